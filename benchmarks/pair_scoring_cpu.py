@@ -1,0 +1,309 @@
+"""All-pairs scoring on a CPU against the loops it replaces, both in float32 torch, in one run.
+
+Awareness attention: the slow side takes one caption at a time, multiplies its words with the regions of all
+images (bmm), forms every context vector and compares it. It runs on a sample of captions, evenly spread over the
+lengths, and is extrapolated to all. It is tried with torch's own threads and with one caption per thread; the
+faster counts.
+
+Cross-gated attention: the slow side applies the gates' weight to [u; vt] and [v; ut] of every pair, as printed.
+Packing and threads are the same on both sides, and each has the block size that suits it. Both run on a sample of pairs and are extrapolated.
+
+Both sides alternate, part by part, and the ratio is the median over parts: other load hits both alike. The ratio
+of processor seconds is given too.
+
+    python benchmarks/pair_scoring_cpu.py --threads 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu, normalize
+
+from pmpguard.model.awareness_attention import awareness_scores
+from pmpguard.model.cross_gated_attention import CrossGatedAttention
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.packed_scoring import (
+    pack_captions,
+    packed_gated_cosines,
+    score_blocks,
+)
+from pmpguard.model.pair_scoring import awareness_all_pairs
+
+Result = TypeVar("Result")
+
+REGIONS, LONGEST, DIM, CAPTIONS_PER_IMAGE = 49, 24, 512, 5
+BOUNDARY, SHARPNESS = 0.1, 20.0
+
+
+def planted(images: int, seed: int) -> tuple[Encoded, Encoded]:
+    """Captions whose words resemble regions of their own image, among images that share topics."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator) / math.sqrt(DIM)
+
+    topics = noise(30, DIM)
+    topic = torch.randint(30, (images, REGIONS), generator=generator)
+    regions = normalize(0.7 * topics[topic] + noise(images, REGIONS, DIM), dim=-1)  # (I, n, d)
+    captions = images * CAPTIONS_PER_IMAGE
+    image_of = torch.arange(captions) // CAPTIONS_PER_IMAGE
+    named = torch.randint(REGIONS, (captions, LONGEST), generator=generator)
+    words = normalize(
+        0.6 * regions[image_of[:, None], named] + noise(captions, LONGEST, DIM), dim=-1
+    )  # (T, m, d)
+    lengths = (11 + 4 * torch.randn(captions, generator=generator)).round().clamp(3, LONGEST)
+    mask = torch.arange(LONGEST) < lengths[:, None]
+    everything = torch.ones(images, REGIONS, dtype=torch.bool)
+    pooled_words = normalize((words * mask[..., None]).sum(1), dim=-1)
+    return Encoded(pooled_words, words, mask), Encoded(
+        normalize(regions.mean(1), dim=-1), regions, everything
+    )
+
+
+def loop_scores(words: Tensor, regions: Tensor) -> Tensor:
+    """One caption (m, d) against all images (I, n, d), contexts formed -> (I,)."""
+    words = words.expand(len(regions), -1, -1)  # (I, m, d)
+    s = torch.bmm(words, regions.transpose(1, 2))  # (I, m, n)
+    negative = (s.amax(-1) - BOUNDARY).clamp(max=0)
+    passes = s > BOUNDARY
+    weights = (SHARPNESS * (s - BOUNDARY)).masked_fill(~passes, -1e9).softmax(-1) * passes
+    contexts = torch.bmm(weights, regions)  # (I, m, d)
+    feature = torch.cosine_similarity(words, contexts, dim=-1)
+    leaky = leaky_relu(s, 0.1)
+    leaky = leaky / (leaky.norm(dim=1, keepdim=True) + 1e-8)
+    relevance = ((SHARPNESS * leaky).softmax(-1) * s).sum(-1)
+    scores: Tensor = (feature + relevance + negative).mean(1)
+    return scores
+
+
+@dataclass(frozen=True)
+class Took:
+    """Seconds on the wall and of processors."""
+
+    wall: float
+    cpu: float
+
+
+def timed(work: Callable[[], Result]) -> tuple[Took, Result]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    return Took(time.perf_counter() - wall, time.process_time() - cpu), result
+
+
+def one_after_another(score: Callable[[int], Tensor], captions: Sequence[int]) -> list[Tensor]:
+    return [score(caption) for caption in captions]
+
+
+def one_caption_per_thread(score: Callable[[int], Tensor], captions: Sequence[int]) -> list[Tensor]:
+    def without_gradient(caption: int) -> Tensor:
+        with torch.no_grad():
+            return score(caption)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(without_gradient, captions))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def awareness_rows(texts: Encoded, images: Encoded, parts: int, sample: int) -> dict[str, Any]:
+    """Seconds of both sides for all captions, the ratio, and how the results compare."""
+    by_length = texts.mask.sum(1).argsort(stable=True)  # (T,)
+    fast_scores = torch.zeros(len(texts), len(images))
+    fast: list[Took] = []
+    with_torch_threads: list[Took] = []
+    per_thread: list[Took] = []
+    sampled: list[int] = []
+    slow_scores: list[Tensor] = []
+
+    def loop(caption: int) -> Tensor:
+        return loop_scores(texts.fragments[caption][texts.mask[caption]], images.fragments)
+
+    loop(0)
+    for part in range(parts):
+        rows = by_length[part::parts]
+        took, fast_scores[rows] = timed(partial(awareness_all_pairs, texts[rows], images, BOUNDARY))
+        fast.append(took)
+        step = max(1, len(rows) // sample)
+        captions = rows[step // 2 :: step].tolist()
+        scale = len(rows) / len(captions)
+        took, scores = timed(partial(one_after_another, loop, captions))
+        with_torch_threads.append(Took(took.wall * scale, took.cpu * scale))
+        took, _ = timed(partial(one_caption_per_thread, loop, captions))
+        per_thread.append(Took(took.wall * scale, took.cpu * scale))
+        sampled += captions
+        slow_scores += scores
+    slow = [min(ways, key=lambda way: way.wall) for ways in zip(with_torch_threads, per_thread, strict=True)]
+    loops = torch.stack(slow_scores)  # (S, I)
+    picked = fast_scores[sampled]  # (S, I)
+    exact = torch.cat([exact_scores(texts, images, caption) for caption in sampled])  # (S, I)
+    return {
+        "seconds": sum(took.wall for took in fast),
+        "loop_seconds_extrapolated": sum(took.wall for took in slow),
+        "loop_seconds_with_torch_threads": sum(took.wall for took in with_torch_threads),
+        "loop_seconds_one_caption_per_thread": sum(took.wall for took in per_thread),
+        "loop_captions_run": len(sampled),
+        **ratios(fast, slow),
+        **rank_comparison(picked, loops, torch.tensor(sampled) // CAPTIONS_PER_IMAGE),
+        "largest_error_to_float64": (picked - exact).abs().max().item(),
+        "loop_largest_error_to_float64": (loops - exact).abs().max().item(),
+    }
+
+
+def ratios(fast: Sequence[Took], slow: Sequence[Took]) -> dict[str, Any]:
+    wall = [b.wall / a.wall for a, b in zip(fast, slow, strict=True)]
+    cpu = [b.cpu / a.cpu for a, b in zip(fast, slow, strict=True)]
+    return {
+        "ratio": statistics.median(wall),
+        "ratio_of_processor_seconds": statistics.median(cpu),
+        "ratios": wall,
+    }
+
+
+def exact_scores(texts: Encoded, images: Encoded, caption: int) -> Tensor:
+    """(1, I) in float64, some images at a time."""
+    text = texts[[caption]].to(dtype=torch.float64)
+    some = [images[start : start + 100].fragments.double() for start in range(0, len(images), 100)]
+    return torch.cat([awareness_scores(text.fragments, text.mask, x, BOUNDARY) for x in some], dim=1)
+
+
+def rank_comparison(fast: Tensor, slow: Tensor, image_of: Tensor) -> dict[str, Any]:
+    """Ranks of the labelled images, and the largest score gap between any two images in different order."""
+    own = image_of[:, None]
+    ranks = [(scores > scores.gather(1, own)).sum(1) for scores in (fast, slow)]
+    order = slow.argsort(1, descending=True)
+    in_slow_order = fast.gather(1, order)
+    reversed_gap = (in_slow_order[:, 1:] - in_slow_order[:, :-1]).clamp(min=0)
+    return {
+        "labelled_ranks_compared": len(fast),
+        "labelled_ranks_different": int((ranks[0] != ranks[1]).sum()),
+        "neighbours_compared": reversed_gap.numel(),
+        "neighbours_in_other_order": int((reversed_gap > 0).sum()),
+        "largest_gap_in_other_order": reversed_gap.max().item(),
+    }
+
+
+def unfactorised_block(
+    by_word: Sequence[Tensor], by_image: Sequence[Tensor], length: int, *, attention: CrossGatedAttention
+) -> Tensor:
+    """Cosines (I, C) of a block with the gates' weight applied to concatenated vectors."""
+    (words,) = by_word  # (m * C, d)
+    (regions,) = by_image  # (I, n, d)
+    images, n, dim = regions.shape
+    logits = (regions.view(images * n, dim) @ attention.rotate(words).T).view(images, n, -1)  # (I, n, mC)
+    context = torch.bmm(logits.softmax(1).transpose(1, 2), regions)  # (I, mC, d)
+    expanded = words.expand(images, -1, -1)
+    gate = torch.sigmoid(attention.word_gate(torch.cat([expanded, context], -1)))
+    gated_words = (gate * expanded + (1 - gate) * context).view(images, length, -1, dim).sum(1)  # (I, C, d)
+    over_words = logits.view(images, n, length, -1).softmax(2).permute(3, 0, 1, 2)  # (C, I, n, m)
+    by_caption = words.view(length, -1, dim).transpose(0, 1)  # (C, m, d)
+    context = torch.bmm(over_words.reshape(-1, images * n, length), by_caption)  # (C, I * n, d)
+    expanded = regions.view(1, images * n, dim).expand(len(context), -1, -1)
+    gate = torch.sigmoid(attention.region_gate(torch.cat([expanded, context], -1)))
+    gated_regions = gate * expanded + (1 - gate) * context  # (C, I * n, d)
+    gated_regions = gated_regions.view(-1, images, n, dim).sum(2).transpose(0, 1)  # (I, C, d)
+    return (normalize(gated_words, dim=-1) * normalize(gated_regions, dim=-1)).sum(-1)
+
+
+@torch.no_grad()
+def gated_rows(
+    texts: Encoded, images: Encoded, parts: int, captions: int, some_images: int
+) -> dict[str, Any]:
+    """Seconds of both sides for a sample of pairs, extrapolated to all, and the ratio.
+
+    Each part takes captions that are neighbours in length, since blocks are of equal length.
+    """
+    torch.manual_seed(0)
+    attention = CrossGatedAttention(DIM)
+    unfactorised = partial(unfactorised_block, attention=attention)
+    by_length = texts.mask.sum(1).argsort(stable=True)  # (T,)
+    fast: list[Took] = []
+    slow: list[Took] = []
+    difference = 0.0
+    for part in range(parts):
+        middle = int((part + 0.5) / parts * len(texts))
+        few = texts[by_length[middle - captions // 2 :][:captions]]
+        regions = images.fragments[part * some_images : (part + 1) * some_images]
+
+        def unfactorised_side(few: Encoded = few, regions: Tensor = regions) -> Tensor:
+            packed, blocks = pack_captions(few.fragments, few.mask, 44, lambda captions, length: 32 // captions)
+            return score_blocks(unfactorised, blocks, [packed], [regions], len(few))
+
+        took, quick = timed(partial(packed_gated_cosines, attention, few.fragments, few.mask, regions))
+        fast.append(took)
+        took, full = timed(unfactorised_side)
+        slow.append(took)
+        difference = max(difference, (quick - full).abs().max().item())
+    scale = len(texts) * len(images) / (captions * some_images * parts)
+    return {
+        "pairs_run": captions * some_images * parts,
+        "seconds_extrapolated": sum(took.wall for took in fast) * scale,
+        "unfactorised_seconds_extrapolated": sum(took.wall for took in slow) * scale,
+        **ratios(fast, slow),
+        "largest_difference": difference,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--images", type=int, default=1093)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--parts", type=int, default=5)
+    parser.add_argument("--sample", type=int, default=12, help="captions of each part that the loop runs")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "pair_scoring_cpu.json"
+    )
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    texts, images = planted(options.images, options.seed)
+    with torch.no_grad():
+        awareness = awareness_rows(texts, images, options.parts, options.sample)
+    peak_gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    some_images = min(64, options.images // options.parts)
+    gated = gated_rows(texts, images, options.parts, min(96, len(texts) // options.parts), some_images)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    row = {
+        "images": len(images),
+        "captions": len(texts),
+        "regions": REGIONS,
+        "longest_caption": LONGEST,
+        "mean_words": texts.mask.sum(1).double().mean().item(),
+        "dim": DIM,
+        "awareness_attention": awareness,
+        "cross_gated_attention": gated,
+        "peak_gigabytes_awareness_both_sides_and_data": peak_gigabytes,
+        "threads": options.threads,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "load_at_end": list(os.getloadavg()),
+        "commit": commit.stdout.strip() or None,
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(row, indent=2) + "\n")
+    print(json.dumps(row, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""CATCH: scores in, verdicts out; pure functions."""

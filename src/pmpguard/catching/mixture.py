@@ -1,0 +1,186 @@
+"""Which labelled pairs match, and how many: a two-component mixture whose mismatched half is known.
+
+Scores of deliberately wrong pairs are free, so the mismatched density f- is sampled, not guessed. The
+labelled scores follow pi f+ + (1 - pi) f-. Replacing every score by its *chance level* u, the share of wrong
+pairs that score at least as high, makes f- exactly uniform on [0, 1] whatever its shape and tails were, and
+puts the matched pairs near 0. There f+ is a mixture of densities b (1 - u)^(b - 1) over a fixed grid of
+exponents b >= 5: a flexible family that always falls with u and vanishes at u = 1. EM with f- held fixed then
+only fits weights, so
+
+* the likelihood is concave: one optimum, no starting values, no label switching;
+* p(match) = 1 - (1 - pi) / f(u) can only grow with the score;
+* 1 - pi is read off where only mismatched pairs live (u near 1), so it is right at 0 % mismatch too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pmpguard.errors import DataError
+
+Array = npt.NDArray[np.float64]
+
+# Below 5 the matched family can imitate f- in small samples (rate too low); far above, it cannot follow weak
+# retrievers whose matched pairs reach into the middle of f- (rate too high).
+SMALLEST_EXPONENT = 5.0
+EXPONENTS = 30
+
+
+@dataclass(frozen=True)
+class MatchMixture:
+    """A fitted mixture.
+
+    `p_match` holds the labelled pairs' probabilities of being true matches, `match_rate` is pi and
+    `mismatch_interval` a bootstrap 95 % interval of 1 - pi. `converged` is False when EM was still moving or
+    when the scores carry no information at all.
+    """
+
+    p_match: Array  # (N,)
+    match_rate: float
+    converged: bool
+    mismatch_interval: tuple[float, float] | None
+    mismatched: Array = field(repr=False)  # (M,) sorted sample of f-
+    exponents: Array = field(repr=False)  # (C,)
+    weights: Array = field(repr=False)  # (1 + C,): 1 - pi first, then pi split over the exponents
+
+    @property
+    def mismatch_rate(self) -> float:
+        return 1.0 - self.match_rate
+
+    def posterior(self, scores: npt.ArrayLike) -> Array:
+        """p(match) of any scores of the same kind, labelled or not; never falls as the score grows."""
+        values = np.asarray(scores, dtype=np.float64)
+        low, high = chance_levels(values.ravel(), self.mismatched)
+        u = (low + high) / 2  # (S,)
+        density = np.full_like(u, self.weights[0])
+        for exponent, weight in zip(self.exponents, self.weights[1:], strict=True):
+            density += weight * exponent * (1 - u) ** (exponent - 1)
+        mismatched = np.divide(self.weights[0], density, out=np.zeros_like(u), where=density > 0)
+        matched: Array = (1 - mismatched).clip(0, 1).reshape(values.shape)
+        return matched
+
+
+def fit_match_mixture(
+    scores: npt.ArrayLike,
+    mismatched_scores: npt.ArrayLike,
+    *,
+    bootstrap: int = 100,
+    seed: int = 0,
+    max_iterations: int = 2000,
+) -> MatchMixture:
+    """Fit the mixture to labelled `scores` (N,) given a sample of wrong pairs' `mismatched_scores` (M,).
+
+    When all scores of both kinds are equal they say nothing, and nothing is held against any pair: p(match)
+    is 1 everywhere, `match_rate` 1 and `converged` False. `bootstrap` resamples both sets for the interval;
+    0 leaves it out.
+
+    >>> wrong = np.linspace(-1, 1, 500)
+    >>> mixture = fit_match_mixture([*np.linspace(2, 4, 60), *np.linspace(-1, 1, 40)], wrong)
+    >>> round(mixture.match_rate, 1), mixture.posterior([0.0, 3.0]).round(2).tolist()
+    (0.6, [0.0, 1.0])
+    """
+    labelled = _checked(scores, "scores")
+    mismatched = np.sort(_checked(mismatched_scores, "mismatched_scores"))
+    exponents = np.geomspace(SMALLEST_EXPONENT, 4.0 * max(len(mismatched), 3), EXPONENTS)
+    if np.ptp(mismatched) == 0 and np.all(labelled == mismatched[0]):
+        certain = np.eye(1, 1 + EXPONENTS, 1)[0]
+        return MatchMixture(np.ones(len(labelled)), 1.0, False, None, mismatched, exponents, certain)
+    edges = _bin_edges(len(mismatched))
+    counts = _bin_counts(*chance_levels(labelled, mismatched), edges)
+    start = np.full((1, 1 + EXPONENTS), 0.5 / EXPONENTS)
+    start[0, 0] = 0.5
+    fitted, converged = _fit_weights(counts[None], edges[None], exponents, start, max_iterations)
+    interval = None
+    if bootstrap:
+        rates = _bootstrap_rates(counts, edges, len(mismatched), exponents, fitted, bootstrap, seed)
+        interval = (float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975)))
+    weights = fitted[0]
+    rate = 1 - float(weights[0])
+    fit = MatchMixture(np.empty(0), rate, converged, interval, mismatched, exponents, weights)
+    return replace(fit, p_match=fit.posterior(labelled))
+
+
+def chance_levels(scores: Array, mismatched: Array) -> tuple[Array, Array]:
+    """Between which two levels of chance each score lies, given the sorted mismatched sample.
+
+    With M wrong pairs of which k score higher and t exactly the same, the level is somewhere in
+    [k, k + t + 1] / (M + 1): a distribution-free statement that holds for ties and in both tails.
+    """
+    count = len(mismatched)
+    above = count - np.searchsorted(mismatched, scores, side="right")
+    at_least = count - np.searchsorted(mismatched, scores, side="left")
+    return above / (count + 1), (at_least + 1) / (count + 1)
+
+
+def _checked(values: npt.ArrayLike | Any, name: str) -> Array:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or not len(array):
+        raise DataError(f"{name}: expected a non-empty list of numbers, got shape {array.shape}")
+    bad = int((~np.isfinite(array)).sum())
+    if bad:
+        raise DataError(
+            f"{name}: {bad} of {len(array)} values are NaN or infinite",
+            fix="look for a loss that is not finite, or for empty captions and blank images",
+        )
+    return array
+
+
+def _bin_edges(mismatched_count: int) -> Array:
+    """(K + 1,) edges on [0, 1]: fine towards 0, down to what the mismatched sample can resolve."""
+    finest = min(0.5 / (mismatched_count + 1), 0.05)
+    return np.unique(np.concatenate([[0.0], np.geomspace(finest, 0.05, 40), np.linspace(0.05, 1.0, 60)]))
+
+
+def _bin_counts(low: Array, high: Array, edges: Array) -> Array:
+    """(K,) labelled pairs per bin, each spread evenly over its interval of chance levels."""
+    width = high - low
+    below = [float(((edge - low) / width).clip(0, 1).sum()) for edge in edges]
+    return np.diff(np.array(below))
+
+
+def _fit_weights(
+    counts: Array, edges: Array, exponents: Array, weights: Array, max_iterations: int
+) -> tuple[Array, bool]:
+    """EM over the mixture weights for R data sets at once: counts (R, K), edges (R, K + 1) -> (R, 1 + C)."""
+    survival = (1 - edges[:, :, None]).clip(0, 1) ** exponents  # (R, K+1, C)
+    masses = np.concatenate([np.diff(edges)[:, :, None], -np.diff(survival, axis=1)], axis=2)  # (R, K, 1+C)
+    across = np.ascontiguousarray(masses.transpose(0, 2, 1))  # (R, 1+C, K)
+    shares = counts / counts.sum(1, keepdims=True)  # (R, K)
+    converged = False
+    for iteration in range(max_iterations):
+        if iteration % 50 == 0:
+            checked = weights
+        fitted = np.matmul(masses, weights[:, :, None])[:, :, 0]  # (R, K)
+        ratio = np.divide(shares, fitted, out=np.zeros_like(fitted), where=shares > 0)
+        weights = weights * np.matmul(across, ratio[:, :, None])[:, :, 0]
+        if iteration % 50 == 49 and np.abs(weights[:, 0] - checked[:, 0]).max() < 1e-4:
+            converged = True
+            break
+    return weights / weights.sum(1, keepdims=True), converged
+
+
+def _bootstrap_rates(
+    counts: Array,
+    edges: Array,
+    mismatched_count: int,
+    exponents: Array,
+    fitted: Array,
+    replicates: int,
+    seed: int,
+) -> Array:
+    """(replicates,) mismatch rates when the labelled and the mismatched sample are both drawn again."""
+    generator = np.random.default_rng(seed)
+    pairs = max(round(float(counts.sum())), 1)
+    labelled = generator.multinomial(pairs, counts / counts.sum(), size=replicates)  # (R, K)
+    masses = np.diff(edges)
+    redrawn = generator.multinomial(mismatched_count, masses / masses.sum(), size=replicates)  # (R, K)
+    # a bin that no redrawn wrong pair fell into keeps a sliver of mass: it is improbable, not impossible
+    redrawn_masses = (redrawn + 0.1 * masses) / (mismatched_count + 0.1)
+    moved = np.concatenate([np.zeros((replicates, 1)), np.cumsum(redrawn_masses, axis=1)], axis=1)
+    start = 0.9 * np.repeat(fitted, replicates, axis=0) + 0.1 / fitted.shape[1]
+    weights, _ = _fit_weights(labelled.astype(np.float64), moved, exponents, start, 300)
+    return weights[:, 0]

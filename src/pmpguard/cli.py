@@ -1,0 +1,126 @@
+"""The command line: verbs, each a plain function in `pmpguard.commands`.
+
+A verb's parser is built from its function's signature and docstring only when that verb runs, so
+`pmpguard --help` imports nothing heavy. Every verb takes `--config file.yaml` and dotted overrides; unknown
+keys are errors. A function returns a result with `as_dict()`/`as_text()`, plain values, or None.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pmpguard
+from pmpguard.errors import PmpguardError
+
+# verb -> (module, function, one line of help)
+VERBS: dict[str, tuple[str, str, str]] = {
+    "data check": ("data", "check", "find missing, unreadable, duplicate and leaking pictures and captions"),
+    "data stats": ("data", "stats", "counts, lengths and the best recall the ids allow"),
+    "data convert": ("convert_data", "convert", "read any known format, write another"),
+    "data sheet": ("data", "sheet", "draw a contact sheet of pictures and captions"),
+    "data scenes": ("data", "scenes", "write the embedded world as a dataset"),
+    "corrupt": ("corrupt", "corrupt", "make a seeded, fingerprinted share of the training captions wrong"),
+    "convert": (
+        "convert_weights",
+        "convert",
+        "turn an OpenCLIP or OpenAI checkpoint into a Hugging Face CLIP folder",
+    ),
+    "train": ("train", "train", "train a retriever, select it on validation, measure it once on test"),
+    "evaluate": ("train", "evaluate", "recalls of any model directory on any dataset"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; the exit code is 0 on success, 1 on a clear error, 2 on wrong usage, 130 on Ctrl-C."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    if words[0] == "--version":
+        print(f"pmpguard {pmpguard.__version__}")
+        return 0
+    verb = " ".join(words[:2]) if " ".join(words[:2]) in VERBS else words[0]
+    if verb not in VERBS:
+        group = [name for name in VERBS if name.startswith(f"{verb} ")]
+        known = ", ".join(group or VERBS)
+        print(f"pmpguard: unknown command {verb!r}; known: {known}", file=sys.stderr)
+        return 2
+    module, name, _ = VERBS[verb]
+    try:
+        function = getattr(importlib.import_module(f"pmpguard.commands.{module}"), name)
+        return run_verb(verb, function, words[len(verb.split()) :])
+    except (PmpguardError, OSError) as error:  # OSError: a full disk, a folder one may not write to
+        print(f"pmpguard {verb}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\npmpguard {verb}: interrupted", file=sys.stderr)
+        return 130
+
+
+def overview() -> str:
+    """The text of `pmpguard --help`."""
+    width = max(map(len, VERBS))
+    lines = [f"  {verb:<{width}}  {text}" for verb, (_, _, text) in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: pmpguard COMMAND [options]",
+            "",
+            "Image-text retrieval on remote-sensing imagery when the captions cannot be trusted.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "`pmpguard COMMAND --help` shows its options. Every command takes --config FILE.yaml, overrides",
+            "such as --train.epochs 5, and --json for machine-readable output.",
+        ]
+    )
+
+
+def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> int:
+    """Parse `words` by the function's signature, call it and print what it returns.
+
+    An attribute `exit_code` of the result, when there is one, becomes the exit code.
+    """
+    from jsonargparse import ArgumentParser
+
+    description = (inspect.getdoc(function) or "").partition("\nArgs:")[0]  # options are listed below it
+    parser = ArgumentParser(prog=f"pmpguard {verb}", description=description)
+    parser.add_argument("--config", action="config", help="a YAML file with any of the options below")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_function_arguments(function, as_positional=True, sub_configs=True)
+    namespace = parser.instantiate(parser.parse_args([option_name(word) for word in words]))
+    values = {name: namespace[name] for name in inspect.signature(function).parameters}
+    result = function(**values)
+    if namespace["json"]:
+        print(json.dumps(as_plain(result), ensure_ascii=False))
+    elif result is not None:
+        print(result.as_text() if hasattr(result, "as_text") else result)
+    return int(getattr(result, "exit_code", 0))
+
+
+def option_name(word: str) -> str:
+    """Options may be written with dashes or underscores; values stay as they are.
+
+    >>> option_name("--write-pairs=a-b"), option_name("a-b"), option_name("-1")
+    ('--write_pairs=a-b', 'a-b', '-1')
+    """
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word[2:].partition("=")
+    return f"--{name.replace('-', '_')}{equals}{value}"
+
+
+def as_plain(result: Any) -> Any:
+    """A command's result as values JSON can hold."""
+    from pmpguard.config import to_dict
+
+    return result.as_dict() if hasattr(result, "as_dict") else to_dict(result)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Pairs in: tables, formats, images, transforms, batches and the embedded world."""

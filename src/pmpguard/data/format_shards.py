@@ -1,0 +1,197 @@
+"""Tables from tar shards, and tables with their pictures written as shards or as a plain image folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pmpguard.data.pair_rows import (
+    STANDARD,
+    PairRows,
+    dataset_name,
+    images_in_order,
+    iter_rows,
+    json_value,
+    split_of_file,
+)
+from pmpguard.data.pairs import PairTable
+from pmpguard.data.shards import (
+    MAX_MEMBER_BYTES,
+    describe_sample,
+    group_samples,
+    iter_members,
+    read_member,
+    split_reference,
+)
+from pmpguard.data.text_files import new_folder, require_content
+from pmpguard.errors import DataError
+
+SAMPLES_PER_SHARD = 1000
+_SIGNATURES = {
+    b"\xff\xd8\xff": "jpg",
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"II*\0": "tif",
+    b"MM\0*": "tif",
+    b"II+\0": "tif",
+    b"MM\0+": "tif",
+    b"GIF8": "gif",
+    b"BM": "bmp",
+    b"\0\0\0\x0cjP": "jp2",
+}
+
+
+def read_shards(files: list[Path], images: Path | None) -> PairTable:
+    """Captions and picture references of webdataset or RS5M shards; picture bytes are skipped, not read."""
+    root = images or _common_folder(files)
+    rows = PairRows(files[0])
+    for path in files:
+        require_content(path)
+        if not path.is_relative_to(root):
+            raise DataError(f"{path}: shard lies outside {root}", fix="leave --images out for shards")
+        shard, split = path.relative_to(root).as_posix(), split_of_file(path)
+        with path.open("rb") as stream:
+            for key, members in group_samples(iter_members(stream, str(path)), str(path)):
+                image, captions, metadata = describe_sample(stream, path, key, members)
+                _add_sample(
+                    rows, f"{path} sample {key!r}", f"{shard}#{image.name}", captions, metadata, split
+                )
+    return rows.build_below(root, rows.columns["image"], dataset_name(files[0]))
+
+
+def _common_folder(files: list[Path]) -> Path:
+    """The nearest folder that holds all shards."""
+    for folder in files[0].parents:
+        if all(path.is_relative_to(folder) for path in files):
+            return folder
+    raise DataError(f"{files[0]} and {files[-1]} share no folder", fix="pass shards of one folder")
+
+
+def _add_sample(
+    rows: PairRows, where: str, image: str, captions: tuple[str, ...], metadata: dict[str, Any], split: str
+) -> None:
+    """One row per caption; `pairs` in the metadata holds a list of values, one per caption, for each name."""
+    lists = metadata.pop("pairs", {})
+    if not isinstance(lists, dict):
+        raise DataError(
+            f"{where}: pairs is no object", fix='write {"pairs": {"name": [...]}} or leave it out'
+        )
+    for name, values in lists.items():
+        if not isinstance(values, list) or len(values) != len(captions):
+            raise DataError(
+                f"{where}: pairs.{name} does not match {len(captions)} captions", fix="give one each"
+            )
+    for number, caption in enumerate(captions):
+        record = {**metadata, **{name: values[number] for name, values in lists.items()}}
+        rows.add(
+            where,
+            image,
+            caption,
+            record.get("split") or split,
+            pair_id=record.get("pair_id"),
+            image_id=record.get("image_id"),
+            label=record.get("label"),
+            extra={name: value for name, value in record.items() if name not in STANDARD},
+        )
+
+
+def picture_bytes(table: PairTable, image: str) -> bytes:
+    """A picture as stored; only files that begin like a picture are ever copied."""
+    name, member = split_reference(image)
+    path = table.root / name
+    if member is not None:
+        data = read_member(path, member)
+    elif not path.is_file():
+        raise DataError(
+            f"{path}: picture not found", fix="pass the folder that holds the pictures with --images"
+        )
+    elif path.stat().st_size > MAX_MEMBER_BYTES:
+        raise DataError(f"{path}: over {MAX_MEMBER_BYTES:,} bytes", fix="make the picture smaller")
+    else:
+        data = path.read_bytes()
+    if picture_ending(data) is None:
+        raise DataError(f"{table.root / image}: does not begin like a picture", fix="remove its pairs")
+    return data
+
+
+def picture_ending(data: bytes) -> str | None:
+    """The usual ending for a picture's bytes, None when they are no known picture.
+
+    >>> picture_ending(b"BM..."), picture_ending(b"root:x:0:0")
+    ('bmp', None)
+    """
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    return next((ending for signature, ending in _SIGNATURES.items() if data.startswith(signature)), None)
+
+
+def write_shards(table: PairTable, target: Path) -> None:
+    """Webdataset shards `<split>-000000.tar`: the picture, its first caption as .txt, everything as .json."""
+    groups: dict[str, list[list[dict[str, Any]]]] = {}
+    for rows in images_in_order(table):
+        groups.setdefault(rows[0]["split"], []).append(rows)
+    with new_folder(target) as folder:
+        for split, pictures in groups.items():
+            if "/" in split or split.startswith("."):
+                raise DataError(f"{table.name}: split {split!r} cannot name a shard", fix="rename the split")
+            for start in range(0, len(pictures), SAMPLES_PER_SHARD):
+                shard = folder / f"{split}-{start // SAMPLES_PER_SHARD:06d}.tar"
+                with tarfile.open(shard, "w", format=tarfile.PAX_FORMAT) as tar:
+                    for number, rows in enumerate(pictures[start : start + SAMPLES_PER_SHARD], start):
+                        _write_sample(tar, f"{number:08d}", table, rows)
+
+
+def _write_sample(tar: tarfile.TarFile, key: str, table: PairTable, rows: list[dict[str, Any]]) -> None:
+    data = picture_bytes(table, rows[0]["image"])
+    described: dict[str, Any] = {"captions": [row["caption"] for row in rows], "pairs": {}}
+    for name in rows[0].keys() - {"image", "caption"}:
+        values = [row[name] for row in rows]
+        if name == "pair_id" or any(value != values[0] for value in values):
+            described["pairs"][name] = values
+        elif values[0] is not None:
+            described[name] = values[0]
+    text = json.dumps(described, ensure_ascii=False, sort_keys=True, default=json_value)
+    for ending, content in (
+        (picture_ending(data), data),
+        ("txt", rows[0]["caption"].encode()),
+        ("json", text.encode()),
+    ):
+        member = tarfile.TarInfo(f"{key}.{ending}")
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+
+
+def write_folder(table: PairTable, target: Path) -> None:
+    """A folder of pictures with `metadata.csv` (`file_name,text,...`), one line per pair."""
+    further = [name for name in table.arrow.column_names if name not in ("image", "caption")]
+    placed: dict[str, str] = {}
+    with (
+        new_folder(target) as folder,
+        (folder / "metadata.csv").open("w", encoding="utf-8", newline="") as stream,
+    ):
+        writer = csv.writer(stream)
+        writer.writerow(["file_name", "text", *further])
+        for row in iter_rows(table):
+            image = row["image"]
+            if image not in placed:
+                placed[image] = _place_picture(table, image, folder)
+            values = ["" if row[name] is None else str(row[name]) for name in further]
+            writer.writerow([placed[image], row["caption"], *values])
+
+
+def _place_picture(table: PairTable, image: str, folder: Path) -> str:
+    """Copy one picture below `folder/images` under its own relative name, and return that name."""
+    data = picture_bytes(table, image)
+    parts = [part for part in PurePosixPath(image.replace(".tar#", "/")).parts if part not in ("/", "..")]
+    name = PurePosixPath("images", *parts)
+    if name.suffix.lower() in ("", ".img_content"):
+        name = name.with_suffix(f".{picture_ending(data)}")
+    path = folder / name
+    if path.exists():
+        raise DataError(f"{table.name}: two pictures would be stored as {name}", fix="rename one of them")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return str(name)

@@ -1,0 +1,137 @@
+"""Text files from strangers: UTF-8 lines, CSV and JSON read with errors that name the line; whole files out.
+
+Every reader of a text format goes through here, so an invalid byte, an endless line or broken JSON gives the
+same kind of message everywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pmpguard.errors import DataError
+
+MAX_LINE_BYTES = 1_000_000
+_BOM = b"\xef\xbb\xbf"
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (line number from 1, line without its ending); only `\\n` and `\\r\\n` end a line."""
+    return ((number, line.removesuffix("\n").removesuffix("\r")) for number, line in _whole_lines(path))
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[int, str]]:
+    require_content(path)
+    with path.open("rb") as stream:
+        number = 0
+        while line := stream.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if len(line) > MAX_LINE_BYTES:
+                raise DataError(
+                    f"{path} line {number}: longer than {MAX_LINE_BYTES:,} bytes",
+                    fix="check that the file is text with one record per line",
+                )
+            if number == 1:
+                line = line.removeprefix(_BOM)
+            yield number, decode(line, f"{path} line {number}")
+
+
+def decode(data: bytes, where: str) -> str:
+    """Bytes as UTF-8 text, or an error naming the place and the byte."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: not valid UTF-8 (byte 0x{data[error.start]:02x} at position {error.start})",
+            fix="save the file as UTF-8",
+        ) from error
+
+
+def read_csv(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The header and an iterator of (line number, fields); a tab in the header means tab-separated."""
+    first = next(read_lines(path))[1]
+    reader = csv.reader(
+        (line for _, line in _whole_lines(path)), delimiter="\t" if "\t" in first else ",", strict=True
+    )
+    header = [name.strip() for name in next(reader)]
+    return header, _csv_rows(path, reader, len(header))
+
+
+def _csv_rows(path: Path, reader: Any, width: int) -> Iterator[tuple[int, list[str]]]:
+    start = reader.line_num + 1
+    try:
+        for fields in reader:
+            if fields and len(fields) != width:
+                raise DataError(
+                    f"{path} line {start}: {len(fields)} fields where the header has {width}",
+                    fix="quote fields that contain the separator",
+                )
+            if fields:
+                yield start, fields
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path} line {start}: {error}", fix="quote fields as CSV asks") from error
+
+
+def read_json(path: Path) -> Any:
+    """The whole file as JSON."""
+    require_content(path)
+    return parse_json(decode(path.read_bytes().removeprefix(_BOM), str(path)), str(path))
+
+
+def parse_json(text: str, where: str) -> Any:
+    """Parsed JSON, or an error naming the place, line and column."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{where}: not valid JSON ({error.msg}, line {error.lineno} column {error.colno})",
+            fix="correct or download the file again",
+        ) from error
+    except RecursionError as error:
+        raise DataError(f"{where}: JSON nested too deeply") from error
+
+
+def require_content(path: Path) -> None:
+    """Refuse a path that is no file, and an empty file."""
+    if not path.is_file():
+        raise DataError(f"{path}: file not found", fix="check the path")
+    if not path.stat().st_size:
+        raise DataError(f"{path}: file is empty", fix="download or write it again")
+
+
+@contextlib.contextmanager
+def atomic_output(path: Path) -> Iterator[BinaryIO]:
+    """A stream that becomes `path` when the block ends without an error; otherwise nothing is left."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".tmp-{uuid.uuid4().hex}-{path.name}")
+    try:
+        with temporary.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A folder that becomes `target` when the block ends without an error; never replaces one in use."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError(f"{target}: exists already", fix="choose a new folder or empty this one")
+    temporary = target.with_name(f".tmp-{uuid.uuid4().hex}-{target.name}")
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        os.sync()  # one flush for all: thousands of pictures one by one would take minutes
+        temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

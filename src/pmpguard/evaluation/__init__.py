@@ -1,0 +1,1 @@
+"""Recall, detection and the tables made of them."""

@@ -1,0 +1,188 @@
+"""Recall of a retriever on one split of a dataset, exhaustive or by shortlist and re-ranking."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pmpguard.data.pairs import PairTable
+from pmpguard.errors import ConfigError, DataError
+from pmpguard.evaluation.recall import RetrievalRecall, retrieval_recall
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.retriever import Retriever
+from pmpguard.model.retriever_config import Ranking
+
+
+class PictureSource(Protocol):
+    """The distinct pictures of a table, by image code."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """A split to retrieve in: its pairs and its pictures."""
+
+    table: PairTable
+    pictures: PictureSource
+
+    def __post_init__(self) -> None:
+        if len(self.pictures) < 2:
+            raise DataError(
+                f"{self.table.name}: retrieval needs at least two images", fix="use a larger split"
+            )
+
+
+def encoder_precision(device: torch.device, precision: str) -> torch.autocast:
+    """The context encoders run in: bfloat16 on CUDA where asked for; other devices always use float32."""
+    return torch.autocast(
+        device.type, torch.bfloat16, enabled=precision == "bf16" and device.type == "cuda"
+    )
+
+
+def encode_gallery(
+    retriever: Retriever, gallery: Gallery, batch: int, device: torch.device, precision: str = "fp32"
+) -> tuple[Encoded, Encoded]:
+    """Captions (one per pair, in table order) and pictures (in order of image codes), float32."""
+    captions = gallery.table.captions
+    codes = np.arange(len(gallery.pictures))
+    with torch.no_grad(), encoder_precision(device, precision):
+        texts = []
+        for start in range(0, len(captions), batch):
+            ids, mask = retriever.tokenize(captions[start : start + batch])
+            texts.append(retriever.forward_texts(ids.to(device), mask.to(device)).to(dtype=torch.float32))
+        parts = [codes[start : start + batch] for start in range(0, len(codes), batch)]
+        images = [
+            retriever.forward_images(pixels).to(dtype=torch.float32)
+            for pixels in gallery.pictures.batches(parts)
+        ]
+    return Encoded.cat(texts), Encoded.cat(images)
+
+
+def evaluate_scores(scores: Tensor, gallery: Gallery, bootstrap: int = 0) -> RetrievalRecall:
+    """Recalls of a (captions, images) score matrix on a gallery."""
+    return retrieval_recall(
+        scores.float().cpu(),
+        gallery.table.image_codes,
+        caption_strings=gallery.table.caption_codes,
+        bootstrap=bootstrap,
+    )
+
+
+def shortlist_scores(
+    texts: Encoded, images: Encoded, shortlist: int, score: Callable[[Encoded, Encoded], Tensor]
+) -> Tensor:
+    """(T, I): the fine score where either side's pooled shortlist holds the pair, below all of it elsewhere.
+
+    A pair is re-ranked when the picture is among the caption's `shortlist` nearest pictures or the caption
+    among the picture's nearest captions; the rest keep their pooled order underneath.
+    """
+    pooled = texts.pooled @ images.pooled.T  # (T, I)
+    if shortlist >= max(pooled.shape):
+        return score(texts, images)
+    chosen = torch.zeros_like(pooled, dtype=torch.bool)
+    chosen.scatter_(1, pooled.topk(min(shortlist, pooled.shape[1]), dim=1).indices, True)
+    chosen.scatter_(0, pooled.topk(min(shortlist, pooled.shape[0]), dim=0).indices, True)
+    fine = torch.empty_like(pooled)
+    for row in range(len(texts)):  # each caption against its own shortlist
+        columns = chosen[row].nonzero()[:, 0]
+        fine[row, columns] = score(texts[row : row + 1], images[columns])[0]
+    lowest = fine[chosen].min() - 4.0  # pooled cosines span at most 2
+    return torch.where(chosen, fine, lowest + pooled)
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """Recalls by every ranking the model offers, with what they cost."""
+
+    dataset: str
+    split: str
+    images: int
+    captions: int
+    ranking: str  # the model's own
+    rankings: dict[str, RetrievalRecall]
+    seconds: float
+    peak_memory_gb: float
+    shortlist: int | None = None
+
+    @property
+    def recall(self) -> RetrievalRecall:
+        return self.rankings[self.ranking]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset, "split": self.split, "images": self.images, "captions": self.captions,
+            "ranking": self.ranking, "shortlist": self.shortlist, "seconds": round(self.seconds, 3),
+            "peak_memory_gb": round(self.peak_memory_gb, 3),
+            "rankings": {name: recall.as_dict() for name, recall in self.rankings.items()},
+        }  # fmt: skip
+
+    def as_text(self) -> str:
+        header = f"{'ranking':>10}  {'i2t R@1':>8} {'R@5':>6} {'R@10':>6}  {'t2i R@1':>8} {'R@5':>6} {'R@10':>6}  {'mR':>6}"
+        lines = [
+            f"{self.dataset} {self.split}: {self.images} images, {self.captions} captions, "
+            f"{self.seconds:.1f} s, {self.peak_memory_gb:.1f} GB peak",
+            header,
+        ]
+        for name, recall in self.rankings.items():
+            values = (*recall.i2t, *recall.t2i)
+            mark = " *" if name == self.ranking else ""
+            cells = f"{values[0]:8.2f} {values[1]:6.2f} {values[2]:6.2f}  {values[3]:8.2f} {values[4]:6.2f} {values[5]:6.2f}"
+            lines.append(f"{name:>10}  {cells}  {recall.mr:6.2f}{mark}")
+        return "\n".join([*lines, "* the model's own ranking"])
+
+
+def evaluate_retriever(
+    retriever: Retriever,
+    gallery: Gallery,
+    *,
+    split: str,
+    rankings: Sequence[Ranking] | None = None,
+    shortlist: int | None = None,
+    bootstrap: int = 1000,
+    batch: int = 128,
+    device: torch.device | None = None,
+    precision: str = "fp32",
+) -> EvaluationReport:
+    """Encode a gallery once and measure every wanted ranking (by default the model's own)."""
+    device = device or next(retriever.parameters()).device
+    own = retriever.config.ranking
+    wanted = list(dict.fromkeys([own, *(rankings or ())]))
+    if shortlist is not None and shortlist < 1:
+        raise ConfigError(f"shortlist: {shortlist} is not positive")
+    started = time.perf_counter()
+    retriever.eval()
+    texts, images = encode_gallery(retriever, gallery, batch, device, precision)
+    measured = {}
+    with torch.no_grad():
+        for ranking in wanted:
+
+            def score(captions: Encoded, pictures: Encoded, ranking: Ranking = ranking) -> Tensor:
+                return retriever.score(captions, pictures, ranking=ranking)
+
+            matrix = (
+                score(texts, images)
+                if shortlist is None
+                else shortlist_scores(texts, images, shortlist, score)
+            )
+            measured[ranking] = evaluate_scores(matrix, gallery, bootstrap if ranking == own else 0)
+    return EvaluationReport(
+        gallery.table.name, split, len(images), len(texts), own, measured,
+        time.perf_counter() - started, peak_memory_gb(device), shortlist,
+    )  # fmt: skip
+
+
+def peak_memory_gb(device: torch.device) -> float:
+    """Peak memory of this process so far: the device's on CUDA, else the resident set's."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e9
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9

@@ -1,0 +1,131 @@
+"""Result rows: one JSON line per finished run, safe to append to while being killed, and their summaries."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pmpguard.config import from_dict, to_dict
+from pmpguard.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """What one run achieved, and everything needed to say how."""
+
+    dataset: str
+    method: str
+    level: str  # of the noise: "caption" or "image"
+    rate: float  # requested mismatch rate
+    seed: int
+    encoder: str
+    selected_on: str  # the split that chose the epoch
+    metrics: dict[str, float]
+    settings: dict[str, Any] = field(default_factory=dict)
+    mark: str = ""  # identifies the run within its grid
+    commit: str = ""
+    hardware: str = ""
+    seconds: float = 0.0
+    time: str = ""
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """Mean over seeds, and the sample deviation where there are at least two."""
+
+    mean: float
+    std: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All seeds of one method in one setting."""
+
+    dataset: str
+    encoder: str
+    level: str
+    rate: float
+    method: str
+    seeds: tuple[int, ...]
+    metrics: dict[str, Statistic]
+
+
+def append_row(path: Path, row: ResultRow) -> None:
+    """Add one line and sync it to disk; a line that a killed writer left half-written is removed first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bad = [name for name, value in row.metrics.items() if not math.isfinite(value)]
+    if bad:
+        raise DataError(f"{path}: metric {bad[0]!r} of {row.method} is {row.metrics[bad[0]]}, not a number")
+    line = json.dumps(to_dict(row), ensure_ascii=False, allow_nan=False) + "\n"
+    with path.open("ab+") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        stream.seek(0)
+        whole, _, torn = stream.read().rpartition(b"\n")
+        if torn:
+            if _is_json(torn):  # whole, only its line end is missing
+                line = "\n" + line
+            else:
+                stream.truncate(len(whole) + 1 if whole else 0)
+        stream.seek(0, os.SEEK_END)
+        stream.write(line.encode("utf-8"))
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def read_rows(path: Path) -> list[ResultRow]:
+    """All rows of a file; a half-written last line is ignored, any other bad line is an error."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: file not found", fix="run the table first") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or (number == len(lines) and not _is_json(line)):
+            continue
+        try:
+            rows.append(from_dict(ResultRow, json.loads(line), where=f"{path} line {number}"))
+        except (ValueError, ConfigError) as error:
+            raise DataError(
+                f"{path} line {number}: not a result row ({error})", fix="remove the line"
+            ) from error
+    return rows
+
+
+def summarise(rows: Iterable[ResultRow]) -> list[Summary]:
+    """Group rows over seeds, in order of first appearance; of a seed that ran twice the later row counts."""
+    groups: dict[tuple[str, str, str, float, str], dict[int, ResultRow]] = {}
+    for row in rows:
+        key = (row.dataset, row.encoder, row.level, row.rate, row.method)
+        groups.setdefault(key, {})[row.seed] = row
+    return [
+        Summary(
+            *key, tuple(sorted(by_seed)), _statistics([by_seed[seed].metrics for seed in sorted(by_seed)])
+        )
+        for key, by_seed in groups.items()
+    ]
+
+
+def _statistics(metrics: list[dict[str, float]]) -> dict[str, Statistic]:
+    """Mean and deviation of every metric over the runs that have it."""
+    result = {}
+    for name in dict.fromkeys(name for values in metrics for name in values):
+        values = [run[name] for run in metrics if name in run]
+        std = statistics.stdev(values) if len(values) > 1 else None
+        result[name] = Statistic(statistics.fmean(values), std, len(values))
+    return result
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Losses: tensors in, named per-pair terms out; weights multiply, then reduce."""

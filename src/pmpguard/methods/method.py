@@ -1,0 +1,169 @@
+"""What a training method is: one class that turns encoded batches into per-pair losses.
+
+The loop never knows which method runs. It builds the model the method asks for (`shape`), encodes each batch,
+calls `losses`, takes the mean of every named term and adds them up. Once per epoch it offers the method a look
+at the whole training set (`begin_epoch`), which is where wrong pairs are caught. Whatever a method must
+remember lives in its buffers, so that checkpoints hold it without knowing what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from pmpguard.config import from_dict, to_dict
+from pmpguard.errors import ConfigError
+from pmpguard.losses.aggregation import positive_targets
+from pmpguard.model.boundary import Boundary
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.retriever import Retriever
+from pmpguard.model.retriever_config import Ranking, RetrieverConfig
+
+
+@dataclass(frozen=True)
+class EncodedBatch:
+    """One global batch: T captions and I pictures, every picture once."""
+
+    texts: Encoded
+    images: Encoded
+    image_of: Tensor  # (T,) int64: which of the I pictures each caption is labelled with
+    image_keys: Tensor  # (I,) int64: equal numbers, equal picture
+    caption_keys: Tensor  # (T,) int64: equal numbers, equal caption string
+    rows: Tensor  # (T,) int64: rows of the training table
+    epoch: int  # from 0
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """(T, I) float: 1 where caption and picture belong together by picture or by equal string."""
+        return self.weighted_targets(None)
+
+    def weighted_targets(self, weights: Tensor | None) -> Tensor:
+        """(T, I) float: as `targets`, each link as strong as the pair that makes it."""
+        return positive_targets(self.image_of, self.image_keys, self.caption_keys, weights)
+
+
+@dataclass(frozen=True)
+class TrainingView:
+    """The training set as the current model sees it, encoded without augmentation when first asked for.
+
+    `captions` holds each distinct caption once and `images` each distinct picture once; row r of the training
+    table pairs caption `caption_of[r]` with picture `image_of[r]`.
+    """
+
+    encode: Callable[[], tuple[Encoded, Encoded]]
+    caption_of: Tensor  # (N,) int64
+    image_of: Tensor  # (N,) int64
+    epoch: int
+    seed: int
+    _cache: dict[str, Encoded] = field(default_factory=dict, repr=False)
+
+    def _both(self) -> dict[str, Encoded]:
+        if not self._cache:
+            self._cache["captions"], self._cache["images"] = self.encode()
+        return self._cache
+
+    @property
+    def captions(self) -> Encoded:
+        return self._both()["captions"]
+
+    @property
+    def images(self) -> Encoded:
+        return self._both()["images"]
+
+
+@dataclass(frozen=True)
+class NoSettings:
+    """A method without settings of its own."""
+
+
+class Method(nn.Module):
+    """Base class of every method; `losses` is the only thing a subclass must write."""
+
+    name: ClassVar[str] = "method"
+    Settings: ClassVar[type[Any]] = NoSettings
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"recommended": {}}
+
+    # (N,) float in [0, 1], set by methods that judge pairs: the detection metric reads it, nothing else does.
+    p_match: Tensor | None
+
+    def __init__(self, retriever: Retriever, settings: Any, pairs: int) -> None:
+        super().__init__()
+        self.retriever = retriever
+        self.settings = settings
+        self.pairs = pairs
+        self.register_buffer("p_match", None)
+
+    @classmethod
+    def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
+        """The model this method trains: ranking rule and modules."""
+        return ungated(config, "pooled")
+
+    @classmethod
+    def read_settings(cls, preset: str, overrides: dict[str, Any]) -> Any:
+        """Settings of a preset with some of them replaced; an unknown name is an error that lists the known."""
+        if preset not in cls.PRESETS:
+            raise ConfigError(
+                f"preset: {cls.name} has no preset {preset!r}", fix=f"known: {', '.join(cls.PRESETS)}"
+            )
+        return from_dict(cls.Settings, {**cls.PRESETS[preset], **to_dict(overrides)}, where="settings")
+
+    def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
+        """Named per-pair terms, each (T,)."""
+        raise NotImplementedError
+
+    def begin_epoch(self, view: TrainingView) -> dict[str, float]:
+        """Look at the training set before an epoch; returned values are logged."""
+        return {}
+
+    def phase(self, epoch: int) -> int:
+        """Epochs of one number compute their losses in the same way, so that a captured step may be replayed."""
+        return 0
+
+    def progress(self) -> dict[str, Tensor]:
+        """Scalars for the progress bar and the step log, without waiting for the device."""
+        return {}
+
+    def score(self, texts: Encoded, images: Encoded) -> Tensor:
+        """(captions, images): the ranking score."""
+        return self.retriever.score(texts, images)
+
+    @property
+    def temperature(self) -> Tensor:
+        return self.retriever.temperature
+
+
+def ungated(config: RetrieverConfig, ranking: Ranking) -> RetrieverConfig:
+    """A model without cross-gated attention."""
+    return replace(config, cross_gated=replace(config.cross_gated, use=False), ranking=ranking)
+
+
+def boundary_progress(boundary: Boundary) -> dict[str, Tensor]:
+    """The boundary's two Gaussians and t, for the log."""
+    mu_pos, sigma_pos, mu_neg, sigma_neg = boundary.gaussians()
+    return {"mu+": mu_pos, "sigma+": sigma_pos, "mu-": mu_neg, "sigma-": sigma_neg, "t": boundary.t}
+
+
+def pooled_cosines(batch: EncodedBatch) -> Tensor:
+    """(T, I): cosine of every caption with every picture."""
+    return batch.texts.pooled @ batch.images.pooled.T
+
+
+def labelled(scores: Tensor, image_of: Tensor) -> Tensor:
+    """(T,): the score of each caption with its labelled picture."""
+    return scores.gather(1, image_of[:, None])[:, 0]
+
+
+def log1m_exp(log_p: Tensor) -> Tensor:
+    """log(1 - exp(log_p)) for log_p <= 0, accurate near both ends."""
+    log_p = log_p.clamp(max=-1e-6)
+    near_zero = log_p > -0.6931472
+    return torch.where(
+        near_zero,
+        torch.log(-torch.expm1(torch.where(near_zero, log_p, -1.0))),
+        torch.log1p(-torch.exp(torch.where(near_zero, -1.0, log_p))),
+    )

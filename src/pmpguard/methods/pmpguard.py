@@ -1,0 +1,143 @@
+"""PMPGuard: cross-gated attention, awareness attention, and training that catches its own wrong pairs.
+
+`paper` runs the equations as printed, trusting every label. `recommended` weights each pair's positive terms by
+the probability that it is a true match, learned without any labels, and lets caught captions find a better
+picture (see `pmpguard.catching`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from pmpguard.catching.evidence import pooled_evidence
+from pmpguard.catching.mixture import fit_match_mixture
+from pmpguard.losses.aggregation import aggregation_terms
+from pmpguard.losses.awareness import awareness_terms
+from pmpguard.methods.method import EncodedBatch, Method, TrainingView, boundary_progress, pooled_cosines
+from pmpguard.model.awareness_attention import awareness_scores
+from pmpguard.model.retriever import Retriever
+from pmpguard.model.retriever_config import CrossGatedConfig, RetrieverConfig
+
+
+@dataclass(frozen=True)
+class PmpGuardSettings:
+    """What PMPGuard trains with.
+
+    Args:
+        cga: aggregation loss on cross-gated attention.
+        pnaa: awareness loss and ranking by S.
+        suppress: weight pairs by their probability of matching.
+        rematch: let caught captions and pictures find each other.
+        form: of the aggregation loss.
+        margin: of the awareness loss.
+        awareness_weight: lambda of eq. 16.
+        pooled_weight: of the InfoNCE on pooled tokens that keeps the shortlist good.
+        warm_up: epochs in which the awareness loss averages over negatives.
+        catch_from: first epoch that weights pairs.
+        smoothing: share of the previous epoch's probability that is kept.
+        ranking: how the trained model ranks.
+        attention_scale: W_a at the start, times the identity.
+        gate_bias: of the gates at the start.
+    """
+
+    cga: bool = True
+    pnaa: bool = True
+    suppress: bool = True
+    rematch: bool = True
+    form: Literal["symmetric", "joint"] = "symmetric"
+    margin: float = 0.5
+    awareness_weight: float = 1.0
+    pooled_weight: float = 1.0
+    warm_up: int = 1
+    catch_from: int = 2
+    smoothing: float = 0.3
+    ranking: Literal["S", "z", "S+z", "pooled", "pooled+S"] = "S"
+    attention_scale: float = 10.0
+    gate_bias: float = 2.0
+
+
+class PmpGuard(Method):
+    """The paper's objective L_IA + lambda L_PA with catching, suppressing and rematching around it."""
+
+    name = "pmpguard"
+    Settings = PmpGuardSettings
+    PRESETS = {
+        "recommended": {},
+        "paper": {
+            "suppress": False,
+            "rematch": False,
+            "form": "joint",
+            "pooled_weight": 0.0,
+            "attention_scale": 1.0,
+            "gate_bias": 0.0,
+        },
+    }
+
+    p_match: Tensor
+    settings: PmpGuardSettings
+
+    def __init__(self, retriever: Retriever, settings: PmpGuardSettings, pairs: int) -> None:
+        super().__init__(retriever, settings, pairs)
+        self.register_buffer("p_match", torch.ones(pairs))
+
+    @classmethod
+    def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
+        ranking = settings.ranking if settings.pnaa else ("z" if settings.cga else "pooled")
+        gates = CrossGatedConfig(settings.cga, settings.attention_scale, settings.gate_bias)
+        return replace(config, cross_gated=gates, ranking=ranking)
+
+    def phase(self, epoch: int) -> int:
+        return int(epoch >= self.settings.warm_up)
+
+    def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
+        settings, texts, images = self.settings, batch.texts, batch.images
+        weights = self.p_match[batch.rows]  # (T,)
+        targets = batch.weighted_targets(weights)  # (T, I)
+        terms = {}
+        if settings.cga or settings.pooled_weight > 0 or not settings.pnaa:
+            pooled = pooled_cosines(batch)
+            if settings.pooled_weight > 0 or not settings.cga:
+                terms["pooled"] = self._aggregate(pooled, targets, batch) * (settings.pooled_weight or 1.0)
+        if settings.cga:
+            cosines = self.retriever.cross_gated_attention(
+                texts.fragments, texts.mask, images.fragments, images.mask
+            )  # (T, I)
+            terms["aggregation"] = self._aggregate(cosines, targets, batch)
+        if settings.pnaa:
+            terms["awareness"] = settings.awareness_weight * self._aware(batch, targets)
+        return {name: term * weights for name, term in terms.items()}
+
+    def _aggregate(self, cosines: Tensor, targets: Tensor, batch: EncodedBatch) -> Tensor:
+        return aggregation_terms(cosines / self.temperature, targets, batch.image_of, self.settings.form)
+
+    def _aware(self, batch: EncodedBatch, targets: Tensor) -> Tensor:
+        texts, images = batch.texts, batch.images
+        boundary = self.retriever.boundary
+        scores = awareness_scores(  # (T, I)
+            texts.fragments, texts.mask, images.fragments, boundary.value(train=True), region_mask=images.mask
+        )
+        boundary.update(
+            texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
+            region_mask=images.mask, gathered=True,
+        )  # fmt: skip
+        negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
+        return awareness_terms(scores, batch.image_of, batch.targets > 0, self.settings.margin, negatives)
+
+    def begin_epoch(self, view: TrainingView) -> dict[str, float]:
+        if not self.settings.suppress or view.epoch < self.settings.catch_from:
+            return {}
+        evidence = pooled_evidence(
+            view.captions.pooled, view.images.pooled, view.caption_of, view.image_of, seed=view.seed + view.epoch
+        )
+        mixture = fit_match_mixture(evidence.scores, evidence.mismatched, bootstrap=0)
+        fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=self.p_match.device)
+        kept = self.settings.smoothing if view.epoch > self.settings.catch_from else 0.0
+        self.p_match.copy_(kept * self.p_match + (1 - kept) * fresh)
+        return {"estimated_mismatch_rate": 1 - mixture.match_rate, "mean_p_match": float(self.p_match.mean())}
+
+    def progress(self) -> dict[str, Tensor]:
+        return {**boundary_progress(self.retriever.boundary), "mismatch": 1 - self.p_match.mean()}

@@ -1,0 +1,45 @@
+"""Methods by name, by entry point (group `pmpguard.methods`) or by import path `package.module:Class`."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+
+from pmpguard.errors import ConfigError
+from pmpguard.methods.method import Method
+
+BUILT_IN = {
+    "pmpguard": "pmpguard.methods.pmpguard:PmpGuard",
+    "infonce": "pmpguard.methods.infonce:InfoNce",
+    "vse": "pmpguard.methods.vse:Vse",
+    "naaf": "pmpguard.methods.naaf:Naaf",
+    "ccl": "pmpguard.methods.ccl:Ccl",
+}
+
+
+def known_methods() -> dict[str, str]:
+    """Name to import path, the built-in ones first."""
+    found = {entry.name: entry.value for entry in entry_points(group="pmpguard.methods")}
+    return {**BUILT_IN, **found}
+
+
+def find_method(name: str) -> type[Method]:
+    """The class behind a name or an import path.
+
+    >>> find_method("infonce").__name__
+    'InfoNce'
+    """
+    path = known_methods().get(name, name)
+    module, _, attribute = path.partition(":")
+    if not attribute:
+        raise ConfigError(
+            f"method: unknown method {name!r}",
+            fix=f"known: {', '.join(known_methods())}; your own: package.module:Class",
+        )
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"method: cannot import {path!r} ({error})") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise ConfigError(f"method: {path!r} is not a subclass of pmpguard.methods.method.Method")
+    return found

@@ -1,0 +1,1 @@
+"""ENCODE and score: encoders, cross-gated attention, awareness attention, the boundary."""

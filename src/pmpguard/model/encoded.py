@@ -1,0 +1,75 @@
+"""Encoded: what an encoder makes of a batch of images or captions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pmpguard.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Unit vectors of N items: one per item and one per fragment (word or region).
+
+    `mask` is true at real fragments. Nothing is promised about the vectors of the others: everything that
+    reads fragments must read the mask too.
+
+    >>> items = Encoded(torch.ones(2, 4) / 2, torch.ones(2, 3, 4) / 2, torch.ones(2, 3, dtype=torch.bool))
+    >>> len(items), len(items[1:]), Encoded.cat([items, items]).fragments.shape
+    (2, 1, torch.Size([4, 3, 4]))
+    """
+
+    pooled: Tensor  # (N, d)
+    fragments: Tensor  # (N, n, d)
+    mask: Tensor  # (N, n) bool
+
+    def __post_init__(self) -> None:
+        pooled, fragments, mask = self.pooled.shape, self.fragments.shape, self.mask.shape
+        if len(pooled) != 2 or len(fragments) != 3 or fragments[:2] != mask or fragments[::2] != pooled:
+            raise ModelError(
+                f"shapes do not agree: pooled {list(pooled)}, fragments {list(fragments)}, mask {list(mask)}",
+                fix="give pooled (N, d), fragments (N, n, d) and mask (N, n)",
+            )
+        if self.mask.dtype != torch.bool:
+            raise ModelError(
+                f"mask holds {self.mask.dtype}", fix="give a bool tensor, true at real fragments"
+            )
+
+    def __len__(self) -> int:
+        return len(self.pooled)
+
+    def __getitem__(self, rows: slice | Tensor | Sequence[int]) -> Encoded:
+        """Some of the items, in the given order."""
+        if not isinstance(rows, slice | Tensor):
+            rows = torch.as_tensor(rows, dtype=torch.long)
+        return Encoded(self.pooled[rows], self.fragments[rows], self.mask[rows])
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Encoded:
+        """Move to a device and/or change the vectors' number type; the mask stays bool."""
+        return Encoded(
+            self.pooled.to(device=device, dtype=dtype),
+            self.fragments.to(device=device, dtype=dtype),
+            self.mask.to(device=device),
+        )
+
+    def detach(self) -> Encoded:
+        """The same vectors, cut off from the gradient."""
+        return Encoded(self.pooled.detach(), self.fragments.detach(), self.mask)
+
+    @classmethod
+    def cat(cls, parts: Sequence[Encoded]) -> Encoded:
+        """One after another; shorter fragment lists are padded with masked zeros."""
+        if not parts:
+            raise ModelError("nothing to join", fix="give at least one Encoded")
+        longest = max(part.fragments.shape[1] for part in parts)
+        missing = [longest - part.fragments.shape[1] for part in parts]
+        return cls(
+            torch.cat([part.pooled for part in parts]),
+            torch.cat([pad(part.fragments, (0, 0, 0, k)) for part, k in zip(parts, missing, strict=True)]),
+            torch.cat([pad(part.mask, (0, k)) for part, k in zip(parts, missing, strict=True)]),
+        )

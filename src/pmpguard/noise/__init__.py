@@ -1,0 +1,1 @@
+"""CORRUPT: seeded, fingerprinted pseudo-matched training sets."""

@@ -1,0 +1,126 @@
+"""Checkpoints: atomic directories of safetensors and JSON that resume a run bit for bit.
+
+`checkpoints/step-N/` holds the method's weights and buffers, the averaged weights, the best weights so far,
+AdamW's moments and a state file. Random draws are functions of (seed, step), so no generator is saved.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from pmpguard.config import first_difference, from_dict
+from pmpguard.errors import CheckpointError, PmpguardError
+from pmpguard.files import atomic_directory, read_json, remove_leftovers, verify_manifest, write_json
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What decides a run: resuming with any of these changed is refused."""
+
+    config: dict[str, Any]
+    dataset: str  # fingerprint of the training pairs as published
+    validation: str  # fingerprint of the validation pairs
+    noise: str  # fingerprint of the corruption, "" for none
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands, between two steps."""
+
+    step: int = 0  # steps done
+    begun_epoch: int = -1  # last epoch whose catching has run, -1 for none
+    finished_epochs: int = 0  # epochs whose validation has run too
+    best_epoch: int = -1
+    best_score: float = -1.0
+    metrics_bytes: int = 0  # length of metrics.jsonl at this point
+    counted: int = 0  # steps summed up since the last line of it
+
+
+def save_checkpoint(
+    run: Path,
+    identity: RunIdentity,
+    position: Position,
+    tensors: dict[str, dict[str, Tensor]],
+    keep: int = 2,
+) -> Path:
+    """Write `checkpoints/step-N`, then drop all but the newest `keep`."""
+    folder = run / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
+    target = folder / f"step-{position.step:08d}"
+    try:
+        with atomic_directory(target) as directory:
+            for name, values in tensors.items():
+                contiguous = {key: value.detach().cpu().contiguous() for key, value in values.items()}
+                save_file(contiguous, directory / f"{name}.safetensors")
+            write_json(directory / "state.json", {"identity": asdict(identity), "position": asdict(position)})
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{target} could not be written ({error})",
+            fix="free some disk space and run the same command again: it continues from the last checkpoint",
+        ) from error
+    for old in sorted(folder.glob("step-*"))[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def latest_checkpoint(run: Path) -> Path | None:
+    """The newest checkpoint that is whole; damaged ones are passed over."""
+    for directory in sorted((run / "checkpoints").glob("step-*"), reverse=True):
+        try:
+            verify_manifest(directory)
+        except PmpguardError:
+            continue
+        return directory
+    return None
+
+
+def load_checkpoint(
+    directory: Path, identity: RunIdentity
+) -> tuple[Position, dict[str, dict[str, Tensor]]]:
+    """Read a checkpoint after making sure it belongs to this very run."""
+    state = read_json(directory / "state.json")
+    difference = first_difference(state["identity"], asdict(identity))
+    if difference:
+        raise CheckpointError(
+            f"{directory.parent.parent} cannot be resumed: {difference}",
+            fix="use the settings it was started with, or another run folder",
+        )
+    tensors = {path.stem: load_file(path) for path in sorted(directory.glob("*.safetensors"))}
+    return from_dict(Position, state["position"], where=f"{directory}/state.json"), tensors
+
+
+def optimiser_tensors(optimiser: torch.optim.AdamW, names: dict[nn.Parameter, str]) -> dict[str, Tensor]:
+    """AdamW's moments and step counts by parameter name."""
+    found: dict[str, Tensor] = {}
+    for parameter, state in optimiser.state.items():
+        for moment in _MOMENTS:
+            found[f"{names[parameter]}|{moment}"] = state[moment]
+        found[f"{names[parameter]}|step"] = torch.as_tensor(state["step"], dtype=torch.float32)
+    return found
+
+
+def restore_optimiser(
+    optimiser: torch.optim.AdamW, names: dict[nn.Parameter, str], tensors: dict[str, Tensor]
+) -> None:
+    """Put saved moments back."""
+    capturable = any(group.get("capturable") for group in optimiser.param_groups)
+    for parameter, name in names.items():
+        if f"{name}|step" not in tensors:
+            continue
+        step = tensors[f"{name}|step"]
+        optimiser.state[parameter] = {
+            "step": step.to(parameter.device) if capturable else step,
+            **{moment: tensors[f"{name}|{moment}"].to(parameter.device) for moment in _MOMENTS},
+        }

@@ -1,0 +1,89 @@
+"""Everything a training run is decided by; two runs with equal settings, data and machine are equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pmpguard.data.transforms import Augmentation
+from pmpguard.errors import ConfigError
+from pmpguard.model.retriever_config import RetrieverConfig
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """AdamW with two groups.
+
+    Args:
+        encoder_lr: learning rate of the pretrained encoders.
+        new_lr: learning rate of everything trained from scratch.
+        weight_decay: not applied to biases, norms and temperatures.
+        betas: of AdamW.
+        warm_up: share of all steps in which the rate rises linearly.
+        schedule: how it falls afterwards, to zero.
+        clip: largest gradient norm.
+        accumulate: batches whose gradients are averaged before a step.
+    """
+
+    encoder_lr: float = 1e-4
+    new_lr: float = 4e-4
+    weight_decay: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.98)
+    warm_up: float = 0.1
+    schedule: Literal["linear", "cosine"] = "linear"
+    clip: float = 1.0
+    accumulate: int = 1
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Args:
+        method: a known method, or package.module:Class of your own.
+        preset: the method's preset.
+        settings: the method's settings that differ from the preset.
+        model: encoders and modules.
+        epochs: passes over the pairs.
+        batch_size: captions per step, over all processes.
+        captions_per_image: captions of one picture that share a batch, so that it is encoded once for them.
+        seed: of everything random.
+        precision: of the encoders' arithmetic on CUDA; other devices, scores and losses always use float32.
+        ema: decay per step of the averaged weights that are evaluated and saved; 0 switches it off.
+        optimiser: rates and schedule.
+        augmentation: random changes to the pictures.
+        resident: hold all pictures decoded in memory (auto: when they fit in `resident_gb`).
+        resident_gb: how much memory resident pictures may take.
+        graphs: replay captured CUDA graphs instead of launching kernels one by one (CUDA only).
+        checkpoint_every: steps between checkpoints; 0 saves only at the end of epochs, -1 never.
+        keep_checkpoints: how many are kept.
+        evaluate_every: epochs between validations.
+        device: "auto", "cpu", "cuda".
+    """
+
+    method: str = "pmpguard"
+    preset: str = "recommended"
+    settings: dict[str, Any] = field(default_factory=dict)
+    model: RetrieverConfig = field(default_factory=RetrieverConfig)
+    epochs: int = 12
+    batch_size: int = 256
+    captions_per_image: int = 1
+    seed: int = 0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    ema: float = 0.0
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    resident: Literal["auto", "always", "never"] = "auto"
+    resident_gb: float = 4.0
+    graphs: bool = True
+    checkpoint_every: int = 0
+    keep_checkpoints: int = 2
+    evaluate_every: int = 1
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, least in {"epochs": 1, "batch_size": 2, "captions_per_image": 1, "evaluate_every": 1}.items():
+            if getattr(self, name) < least:
+                raise ConfigError(f"{name}: {getattr(self, name)} is too small", fix=f"at least {least}")
+        if not 0 <= self.ema < 1:
+            raise ConfigError(f"ema: {self.ema} is not in [0, 1)")

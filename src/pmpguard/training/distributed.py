@@ -1,0 +1,123 @@
+"""Several processes that behave exactly like one.
+
+Every rank encodes its slice of the global batch; the fragments of all ranks are gathered, so every rank
+computes the same loss over the whole batch. The gather's backward hands each rank the gradient of its own
+slice, scaled by the number of ranks; averaging the gradients over ranks then gives, for every parameter, the
+gradient a single process would have: encoder parameters sum their slices, parameters used after the gather
+average equal values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pmpguard.model.encoded import Encoded
+
+
+@dataclass(frozen=True)
+class World:
+    """Which process this is, of how many."""
+
+    rank: int = 0
+    size: int = 1
+
+    @classmethod
+    def current(cls) -> World:
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        return cls()
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def share(self, count: int) -> slice:
+        """This rank's contiguous part of `count` items; the parts' sizes differ by at most one.
+
+        >>> [World(rank, 3).share(8) for rank in range(3)]
+        [slice(0, 3, None), slice(3, 6, None), slice(6, 8, None)]
+        """
+        small, larger = divmod(count, self.size)
+        start = self.rank * small + min(self.rank, larger)
+        return slice(start, start + small + (self.rank < larger))
+
+
+class _Gather(torch.autograd.Function):
+    """All ranks' rows joined in rank order; rows may differ in number."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, rows: Tensor, counts: list[int]) -> Tensor:
+        rank = dist.get_rank()
+        start = sum(counts[:rank])
+        ctx.part = slice(start, start + counts[rank])  # type: ignore[attr-defined]
+        ctx.world = len(counts)  # type: ignore[attr-defined]
+        longest = max(counts)
+        padded = rows.new_zeros((longest, *rows.shape[1:]))
+        padded[: len(rows)] = rows
+        parts = [torch.empty_like(padded) for _ in counts]
+        dist.all_gather(parts, padded.contiguous())
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        return gradient[ctx.part] * ctx.world, None  # type: ignore[attr-defined]
+
+
+def gather_rows(rows: Tensor, total: int, world: World) -> Tensor:
+    """(total, ...): the rows of all ranks, where rank r holds `World(r, size).share(total)`."""
+    if world.size == 1:
+        return rows
+    parts = [World(rank, world.size).share(total) for rank in range(world.size)]
+    gathered: Tensor = _Gather.apply(rows, [part.stop - part.start for part in parts])
+    return gathered
+
+
+def gather_encoded(items: Encoded, total: int, world: World) -> Encoded:
+    """All ranks' items in order; fragments are padded to the longest of any rank."""
+    if world.size == 1:
+        return items
+    longest = torch.tensor([items.fragments.shape[1]], device=items.pooled.device)
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX)
+    extra = int(longest) - items.fragments.shape[1]
+    fragments = nn.functional.pad(items.fragments, (0, 0, 0, extra))
+    mask = nn.functional.pad(items.mask, (0, extra))
+    return Encoded(
+        gather_rows(items.pooled, total, world),
+        gather_rows(fragments, total, world),
+        gather_rows(mask.to(torch.uint8), total, world).bool(),
+    )
+
+
+def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
+    """Replace every gradient by its mean over ranks; one message per number type."""
+    if world.size == 1:
+        return
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    for parameter in trained:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+    flat = torch.cat([gradient.reshape(-1).float() for gradient in gradients])
+    dist.all_reduce(flat)
+    flat /= world.size
+    for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(mean.view_as(gradient))
+
+
+def broadcast_state(module: nn.Module, world: World) -> None:
+    """Give every rank rank 0's parameters and buffers."""
+    if world.size == 1:
+        return
+    for tensor in module.state_dict().values():
+        dist.broadcast(tensor, src=0)
+
+
+def barrier(world: World) -> None:
+    if world.size > 1:
+        dist.barrier()

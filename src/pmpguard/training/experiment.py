@@ -1,0 +1,214 @@
+"""One measured run: corrupt, train, select on validation, read the test split once, write down a row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from pmpguard.config import fingerprint, to_dict
+from pmpguard.data.formats import read_pairs
+from pmpguard.data.pairs import PairTable
+from pmpguard.data.scenes import scene_world
+from pmpguard.errors import ConfigError, DataError
+from pmpguard.evaluation.detection import Detection, measure_detection
+from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
+from pmpguard.evaluation.tables import ResultRow
+from pmpguard.files import write_atomic
+from pmpguard.noise.corrupt import Corruption, corrupt_pairs
+from pmpguard.noise.manifest import apply_manifest, save_manifest
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.loop import TrainingData, TrainResult, pick_device, train
+from pmpguard.training.pictures import Pictures, ResidentPictures, open_pictures
+from pmpguard.training.tracking import current_commit, describe_hardware
+
+SCENES = "scenes"
+
+
+@dataclass(frozen=True)
+class NoiseConfig:
+    """Which training captions are made wrong.
+
+    Args:
+        rate: share of the pairs (or pictures).
+        level: "caption" replaces single captions, "image" all captions of a picture.
+        seed: of the corruption; by default the run's own.
+        file: a saved corruption to use instead.
+    """
+
+    rate: float = 0.0
+    level: Literal["caption", "image"] = "caption"
+    seed: int | None = None
+    file: Path | None = None
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    """A dataset, its corruption and a training run.
+
+    Args:
+        dataset: a dataset in any known format, or "scenes" for the embedded world.
+        images: folder of the pictures, where they are not beside the pairs.
+        scenes: number of scenes of the embedded world.
+        noise: which captions are made wrong.
+        oracle: train on the truly clean pairs alone, knowing the labels: no competitor, a yardstick.
+        train: the training run.
+    """
+
+    dataset: str = SCENES
+    images: Path | None = None
+    scenes: int = 2000
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    oracle: bool = False
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+
+@dataclass(frozen=True)
+class PreparedDataset:
+    """A dataset with its splits' pictures opened once, for any number of runs."""
+
+    table: PairTable
+    pictures: Mapping[str, Pictures]
+
+    def gallery(self, split: str) -> Gallery:
+        return Gallery(self.table.split(split), self.pictures[split])
+
+
+@dataclass(frozen=True)
+class ExperimentResult:
+    """A trained model with everything measured on it."""
+
+    row: ResultRow
+    trained: TrainResult
+    test: EvaluationReport
+    detection: Detection | None
+    corruption: Corruption
+
+
+def prepare_dataset(config: ExperimentConfig, splits: tuple[str, ...] = ("train", "val", "test")) -> PreparedDataset:
+    """Read the pairs and open the pictures of every needed split."""
+    device, size = pick_device(config.train.device), config.train.model.image_size
+    if config.dataset == SCENES:
+        world = scene_world(config.scenes, seed=0, size=size)
+        pictures: dict[str, Pictures] = {}
+        for split in splits:
+            rows = world.table.split(split)
+            chosen = world.table.image_codes[np.flatnonzero(np.array(world.table.column("split")) == split)]
+            order = chosen[rows.first_rows]
+            pictures[split] = ResidentPictures(world.images[torch.from_numpy(order)], device)
+        return PreparedDataset(world.table, pictures)
+    table = read_pairs(Path(config.dataset), images=config.images)
+    for split in splits:
+        if split not in table.splits():
+            raise DataError(
+                f"{config.dataset}: no split {split!r}, which is needed to "
+                + {"train": "train on", "val": "select the model", "test": "measure it"}[split],
+                fix=f"this dataset has {', '.join(table.splits())}",
+            )
+    settings = config.train
+    return PreparedDataset(
+        table,
+        {split: open_pictures(table.split(split), size, device, settings.resident, settings.resident_gb)
+         for split in splits},
+    )  # fmt: skip
+
+
+def corrupt_dataset(table: PairTable, noise: NoiseConfig, seed: int) -> Corruption:
+    """The corruption a config asks for: from a file, or drawn."""
+    if noise.file is not None:
+        return apply_manifest(table, noise.file)
+    return corrupt_pairs(table, noise.rate, noise.seed if noise.seed is not None else seed, noise.level)
+
+
+def run_experiment(config: ExperimentConfig, run: Path, data: PreparedDataset | None = None) -> ExperimentResult:
+    """Train as configured in folder `run` (continuing what is there) and measure the selected model.
+
+    The injected labels go to the detection metric only, and to the `oracle`, which is told so.
+    """
+    started = time.perf_counter()
+    data = data or prepare_dataset(config)
+    device = pick_device(config.train.device)
+    corruption = corrupt_dataset(data.table, config.noise, config.train.seed)
+    run.mkdir(parents=True, exist_ok=True)
+    save_manifest(corruption, run / "noise.json")
+    in_train = np.array(data.table.column("split")) == "train"
+    is_noisy = corruption.is_noisy[in_train]
+    train_table, pictures = corruption.table.split("train"), data.pictures["train"]
+    if config.oracle:
+        train_table, pictures = clean_pairs(train_table, pictures, is_noisy, device)
+    noise_mark = fingerprint([corruption.requested_rate, corruption.level, corruption.seed, config.oracle])
+
+    def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:
+        return {f"true_{name}": value for name, value in measure_detection(p_match, is_noisy).as_dict().items()}
+
+    trained = train(
+        config.train,
+        TrainingData(train_table, pictures, data.gallery("val"), data.table.fingerprint, noise_mark),
+        run,
+        observe=None if config.oracle else observe,
+    )
+    test = evaluate_retriever(
+        trained.retriever, data.gallery("test"), split="test", device=device, precision=config.train.precision,
+        rankings=extra_rankings(config.train, trained),
+    )  # fmt: skip
+    detection = None
+    if trained.method.p_match is not None and not config.oracle:
+        detection = measure_detection(trained.method.p_match.float().cpu().numpy(), is_noisy)
+    row = ResultRow(
+        dataset=data.table.name,
+        method="oracle" if config.oracle else config.train.method,
+        level=config.noise.level,
+        rate=config.noise.rate,
+        seed=config.train.seed,
+        encoder=f"{config.train.model.vision}+{config.train.model.text}",
+        selected_on="val",
+        metrics=row_metrics(trained, test, detection, corruption),
+        settings={"preset": config.train.preset, **to_dict(config.train.settings)},
+        commit=current_commit(),
+        hardware=describe_hardware(device),
+        seconds=round(time.perf_counter() - started, 2),
+        time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+    return ExperimentResult(row, trained, test, detection, corruption)
+
+
+def extra_rankings(config: TrainConfig, trained: TrainResult) -> list[str]:
+    """Every other ranking the trained model offers, reported beside its own."""
+    model = trained.retriever.config
+    gated = ["z", "S+z"] if model.cross_gated.use else []
+    return [] if model.ranking == "pooled" else ["pooled", "S", *gated]
+
+
+def row_metrics(
+    trained: TrainResult, test: EvaluationReport, detection: Detection | None, corruption: Corruption
+) -> dict[str, float]:
+    """The numbers of a row, flat."""
+    metrics = {
+        **test.recall.as_dict(),
+        "val_mr": trained.best_mr,
+        "best_epoch": float(trained.best_epoch),
+        "effective_rate": corruption.effective_rate,
+        "pairs_per_second": round(trained.pairs_per_second, 1),
+        "train_seconds": round(trained.seconds, 2),
+    }
+    for name, recall in test.rankings.items():
+        metrics[f"mr[{name}]"] = recall.mr
+    if detection is not None:
+        metrics |= {f"catch_{name}": value for name, value in detection.as_dict().items()}
+    return metrics
+
+
+def clean_pairs(
+    table: PairTable, pictures: Pictures, is_noisy: np.ndarray, device: torch.device
+) -> tuple[PairTable, Pictures]:
+    """The truly clean pairs and their pictures, for the oracle alone."""
+    if not isinstance(pictures, ResidentPictures):
+        raise ConfigError("oracle: needs resident pictures", fix="raise train.resident_gb")
+    kept = table.filter(~is_noisy)
+    codes = table.image_codes[~is_noisy][kept.first_rows]
+    return kept, ResidentPictures(pictures.pixels[torch.from_numpy(codes).to(device)], device)

@@ -1,0 +1,171 @@
+"""Methods × rates × levels × seeds from one recipe: finished rows are skipped, an interrupted grid goes on."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from pmpguard.config import fingerprint, from_dict, to_dict
+from pmpguard.errors import ConfigError
+from pmpguard.evaluation.tables import ResultRow, append_row, read_rows
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.experiment import (
+    SCENES,
+    ExperimentConfig,
+    NoiseConfig,
+    PreparedDataset,
+    prepare_dataset,
+    run_experiment,
+)
+
+
+@dataclass(frozen=True)
+class GridMethod:
+    """One line of the table.
+
+    Args:
+        name: what the line is called.
+        method: the method to train; by default the one of that name.
+        preset: of the method.
+        settings: of the method.
+        oracle: train on the truly clean pairs alone.
+        train: training settings that differ from the recipe's.
+        rates: only these rates, where the recipe has more.
+    """
+
+    name: str
+    method: str = ""
+    preset: str = "recommended"
+    settings: dict[str, Any] = field(default_factory=dict)
+    oracle: bool = False
+    train: dict[str, Any] = field(default_factory=dict)
+    rates: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    """A table: what is compared, on what, how often.
+
+    Args:
+        title: of the rendered table.
+        dataset: a dataset in any known format, or "scenes".
+        images: folder of the pictures, where they are not beside the pairs.
+        scenes: number of scenes of the embedded world.
+        methods: the lines.
+        rates: mismatch rates.
+        levels: of the noise.
+        seeds: of noise and training.
+        train: settings shared by all lines.
+        rows: file that collects the rows.
+        printed_table: number of the paper's table to show beside.
+        printed_dataset: its dataset.
+    """
+
+    title: str = "Results"
+    dataset: str = SCENES
+    images: Path | None = None
+    scenes: int = 2000
+    methods: tuple[GridMethod, ...] = (GridMethod("infonce"), GridMethod("pmpguard"))
+    rates: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
+    levels: tuple[Literal["caption", "image"], ...] = ("caption",)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    rows: Path = Path("benchmarks/results/rows.jsonl")
+    printed_table: int | None = None
+    printed_dataset: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    line: GridMethod
+    level: Literal["caption", "image"]
+    rate: float
+    seed: int
+    config: ExperimentConfig
+
+    @property
+    def mark(self) -> str:
+        """Identifies the run by everything that decides it, except where files lie."""
+        plain = to_dict(self.config)
+        plain["dataset"], plain["images"] = Path(self.config.dataset).name, None
+        plain["train"]["device"] = None
+        return fingerprint([self.line.name, plain])
+
+
+def grid_cells(grid: GridConfig) -> list[Cell]:
+    """Every run of the grid, seed by seed so that an unfinished grid has complete seeds."""
+    cells = []
+    for seed in grid.seeds:
+        for level in grid.levels:
+            for rate in grid.rates:
+                for line in grid.methods:
+                    if not line.rates or rate in line.rates:
+                        cells.append(Cell(line, level, rate, seed, cell_config(grid, line, level, rate, seed)))
+    return cells
+
+
+def cell_config(
+    grid: GridConfig, line: GridMethod, level: Literal["caption", "image"], rate: float, seed: int
+) -> ExperimentConfig:
+    """The experiment behind one cell."""
+    merged = merge(to_dict(grid.train), line.train)
+    train = from_dict(TrainConfig, merged, where=f"methods.{line.name}.train")
+    train = replace(
+        train, method=line.method or line.name, preset=line.preset, settings=line.settings, seed=seed
+    )
+    return ExperimentConfig(
+        grid.dataset, grid.images, grid.scenes, NoiseConfig(rate, level), line.oracle, train
+    )
+
+
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings with some replaced.
+
+    >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 5}})
+    {'a': {'b': 5, 'c': 2}}
+    """
+    merged = dict(base)
+    for key, value in changes.items():
+        inner = merged.get(key)
+        merged[key] = merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def run_grid(
+    grid: GridConfig,
+    work: Path,
+    *,
+    keep_models: bool = False,
+    report: Callable[[int, int, ResultRow], None] | None = None,
+) -> list[ResultRow]:
+    """Run what is missing and return all rows of this grid."""
+    cells = grid_cells(grid)
+    if not cells:
+        raise ConfigError("the recipe asks for no run", fix="give methods, rates, levels and seeds")
+    finished = {row.mark: row for row in read_rows(grid.rows)} if grid.rows.exists() else {}
+    data: PreparedDataset | None = None
+    rows = []
+    for number, cell in enumerate(cells, start=1):
+        row = finished.get(cell.mark)
+        if row is None:
+            data = data or prepare_dataset(cell.config)
+            folder = work / f"{cell.line.name}-{cell.level}-{cell.rate:g}-{cell.seed}-{cell.mark}"
+            result = run_experiment(cell.config, folder, data)
+            row = replace(result.row, method=cell.line.name, mark=cell.mark)
+            append_row(grid.rows, row)
+            del result
+            if not keep_models:
+                shutil.rmtree(folder, ignore_errors=True)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        if report is not None:
+            report(number, len(cells), row)
+        rows.append(row)
+    return rows

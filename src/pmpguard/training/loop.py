@@ -1,0 +1,353 @@
+"""The training loop: one loop, whatever the method."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pmpguard.config import to_dict
+from pmpguard.data.batches import PairSampler
+from pmpguard.data.pairs import PairTable
+from pmpguard.errors import CheckpointError, DataError, TrainingError
+from pmpguard.evaluation.evaluate import Gallery, encode_gallery, encoder_precision, evaluate_scores
+from pmpguard.files import write_json
+from pmpguard.methods.method import Method, TrainingView
+from pmpguard.methods.registry import find_method
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.parameter_groups import parameter_groups
+from pmpguard.model.retriever import Retriever
+from pmpguard.training.averaging import AveragedWeights
+from pmpguard.training.checkpoint import (
+    Position,
+    RunIdentity,
+    latest_checkpoint,
+    load_checkpoint,
+    optimiser_tensors,
+    restore_optimiser,
+    save_checkpoint,
+)
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.distributed import World, barrier, broadcast_state, gather_encoded
+from pmpguard.training.feeding import Feeder, TokenTable, batch_names
+from pmpguard.training.pictures import Pictures
+from pmpguard.training.schedule import rate_factor, step_seed
+from pmpguard.training.step import StepRunner
+from pmpguard.training.tracking import Tracker, progress_bar, write_environment
+
+_LOG_EVERY = 10
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What a run may see. The test split and the injected labels are not among it."""
+
+    train: PairTable  # as trained on, wrong captions included
+    train_pictures: Pictures
+    validation: Gallery
+    dataset: str  # fingerprint of the pairs before corruption
+    noise: str = ""  # fingerprint of the corruption
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a finished run tells."""
+
+    retriever: Retriever
+    method: Method
+    best_epoch: int
+    best_mr: float
+    seconds: float
+    pairs_per_second: float  # over whole epochs, augmentation and catching included, validation not
+    steps: int
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C after a checkpoint was saved."""
+
+
+# Called at the start of every epoch with p(match) of each training pair; what it returns is only logged.
+Observer = Callable[[int, np.ndarray], dict[str, float]]
+
+
+def build_method(config: TrainConfig, pairs: int, captions: list[str]) -> Method:
+    """The method with freshly initialised weights; equal seeds give equal weights."""
+    kind = find_method(config.method)
+    settings = kind.read_settings(config.preset, config.settings)
+    torch.manual_seed(config.seed)
+    retriever = Retriever.create(kind.shape(config.model, settings), captions)
+    return kind(retriever, settings, pairs)
+
+
+def build_optimiser(method: Method, config: TrainConfig, device: torch.device) -> torch.optim.AdamW:
+    """AdamW over encoder and new parameters; biases, norms and temperatures do not decay."""
+    groups = parameter_groups(method.retriever)
+    known = {id(parameter) for group in groups.values() for parameter in group}
+    for parameter in method.parameters():  # what the method adds to the model
+        if parameter.requires_grad and id(parameter) not in known:
+            groups["new" if parameter.ndim > 1 else "new_no_decay"].append(parameter)
+    rates = {"encoder": config.optimiser.encoder_lr, "new": config.optimiser.new_lr}
+    described = [
+        {"params": group, "lr": rates[name.removesuffix("_no_decay")],
+         "weight_decay": 0.0 if name.endswith("_no_decay") else config.optimiser.weight_decay}
+        for name, group in groups.items() if group
+    ]  # fmt: skip
+    on_gpu = device.type == "cuda"
+    return torch.optim.AdamW(
+        described,
+        betas=config.optimiser.betas,
+        fused=on_gpu or None,
+        capturable=on_gpu and config.graphs,
+    )
+
+
+def train(
+    config: TrainConfig,
+    data: TrainingData,
+    run: Path,
+    *,
+    resume: bool = True,
+    observe: Observer | None = None,
+) -> TrainResult:
+    """Train to the end, continuing from the newest checkpoint in `run` if there is one.
+
+    The weights that validate best become `run/model`. Ctrl-C saves a checkpoint and raises `Interrupted`.
+    """
+    world, device = World.current(), pick_device(config.device)
+    if data.train.image_codes.max(initial=0) < 1:
+        raise DataError("the training split has one image only", fix="contrastive training needs at least two")
+    method = build_method(config, len(data.train), data.train.captions).to(device)
+    if device.type == "cuda":
+        method = method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    broadcast_state(method, world)
+    optimiser = build_optimiser(method, config, device)
+    names = {parameter: name for name, parameter in method.named_parameters() if parameter.requires_grad}
+    averaged = AveragedWeights(method, config.ema)
+    sampler = PairSampler(
+        data.train.image_codes,
+        data.train.caption_codes,
+        config.batch_size,
+        config.seed,
+        captions_per_image=config.captions_per_image,
+    )
+    tokens = TokenTable.of(data.train, method.retriever, device)
+    feeder = Feeder(
+        data.train, data.train_pictures, tokens, sampler, config.augmentation, config.seed, device, world
+    )
+    accumulate = config.optimiser.accumulate
+    steps_per_epoch = sampler.steps_per_epoch // accumulate
+    if steps_per_epoch < 1:
+        raise DataError(
+            f"{sampler.steps_per_epoch} batches an epoch are fewer than optimiser.accumulate {accumulate}",
+            fix="lower optimiser.accumulate or batch_size",
+        )
+    steps = config.epochs * steps_per_epoch
+    identity = RunIdentity(
+        to_dict(config), data.dataset, data.validation.table.fingerprint, data.noise, world.size
+    )
+    position, best, sums = Position(), {}, {}
+    checkpoint = latest_checkpoint(run)
+    if checkpoint is not None:
+        if not resume:
+            raise CheckpointError(f"{run} already holds a run", fix="choose another folder, or resume it")
+        position, tensors = load_checkpoint(checkpoint, identity)
+        method.load_state_dict(tensors["method"])
+        restore_optimiser(optimiser, names, tensors["optimiser"])
+        averaged.load(tensors.get("averaged", {}))
+        best, sums = tensors.get("best", {}), tensors.get("sums", {})
+    elif world.is_main:
+        run.mkdir(parents=True, exist_ok=True)
+        write_json(run / "config.json", to_dict(config))
+        write_environment(run, device)
+    runner = StepRunner(method, optimiser, averaged, config, device, world)
+    runner.sums, runner.counted = {name: value.to(device) for name, value in sums.items()}, position.counted
+
+    def save(now: Position) -> None:
+        runner.check_finite(lambda step: batch_names(data.train, rows_of(step)))
+        if world.is_main:
+            tensors = {
+                "method": method.state_dict(),
+                "optimiser": optimiser_tensors(optimiser, names),
+                "averaged": averaged.tensors,
+                "best": best,
+                "sums": runner.sums,
+            }
+            now = replace(now, metrics_bytes=tracker.bytes_written, counted=runner.counted)
+            save_checkpoint(run, identity, now, tensors, config.keep_checkpoints)
+        barrier(world)
+
+    def rows_of(step: int) -> np.ndarray:
+        epoch, within = divmod(step, steps_per_epoch)
+        return sampler.batch_rows(epoch, within * accumulate)
+
+    started, trained_seconds, first_step = time.perf_counter(), 0.0, position.step
+    with (
+        Tracker(run, active=world.is_main, keep_bytes=position.metrics_bytes) as tracker,
+        _interrupt_flag() as interrupted,
+        progress_bar(steps, position.step, config.method, active=world.is_main) as bar,
+    ):
+        for epoch in range(position.finished_epochs, config.epochs):
+            epoch_started = time.perf_counter()
+            if position.begun_epoch < epoch:
+                values = begin_epoch(method, averaged, data, tokens, epoch, config, device, world)
+                if observe is not None and method.p_match is not None:
+                    values |= observe(epoch, method.p_match.detach().float().cpu().numpy())
+                if values:
+                    tracker.log("catch", position.step, {"epoch": epoch, **values})
+                position = replace(position, begun_epoch=epoch)
+                if config.checkpoint_every > 0:
+                    save(position)
+            method.train()
+            done = position.step - epoch * steps_per_epoch
+            batches = feeder.batches(epoch, done * accumulate)
+            for step in range(position.step, (epoch + 1) * steps_per_epoch):
+                factor = rate_factor(step, steps, config.optimiser.warm_up, config.optimiser.schedule)
+                torch.manual_seed(step_seed(config.seed, step))
+                runner.step([next(batches) for _ in range(accumulate)], epoch, step, factor)
+                position = replace(position, step=step + 1)
+                bar.update()
+                if (step + 1) % _LOG_EVERY == 0 or step + 1 == steps:
+                    runner.check_finite(lambda bad: batch_names(data.train, rows_of(bad)))
+                    logged = runner.drain()
+                    tracker.log("step", step + 1, logged)
+                    bar.set_postfix({name: f"{value:.3f}" for name, value in logged.items()})
+                if interrupted():
+                    save(position)
+                    raise Interrupted(
+                        f"stopped at step {position.step} of {steps}; run the same command again to continue"
+                    )
+                if config.checkpoint_every and position.step % config.checkpoint_every == 0:
+                    save(position)
+            runner.check_finite(lambda bad: batch_names(data.train, rows_of(bad)))
+            trained_seconds += time.perf_counter() - epoch_started
+            if (epoch + 1) % config.evaluate_every == 0 or epoch + 1 == config.epochs:
+                recall = validate(method, averaged, data.validation, config, device)
+                tracker.log("validation", position.step, {"epoch": epoch, **recall})
+                if recall["mr"] > position.best_score:
+                    position = replace(position, best_epoch=epoch, best_score=recall["mr"])
+                    with averaged.in_place(method):
+                        best = {name: value.detach().cpu().clone() for name, value in
+                                method.retriever.state_dict().items()}  # fmt: skip
+            position = replace(position, finished_epochs=epoch + 1)
+            if config.checkpoint_every >= 0:
+                save(position)
+        seconds = time.perf_counter() - started
+        method.retriever.load_state_dict(best)
+        if world.is_main:
+            method.retriever.save(run / "model")
+        barrier(world)
+    trained_pairs = (steps - first_step) * config.batch_size * accumulate
+    return TrainResult(
+        method.retriever, method, position.best_epoch, position.best_score, seconds,
+        trained_pairs / trained_seconds if trained_seconds else 0.0, steps,
+    )  # fmt: skip
+
+
+def begin_epoch(
+    method: Method,
+    averaged: AveragedWeights,
+    data: TrainingData,
+    tokens: TokenTable,
+    epoch: int,
+    config: TrainConfig,
+    device: torch.device,
+    world: World,
+) -> dict[str, float]:
+    """Offer the method its look at the training set; every rank ends with rank 0's verdicts."""
+
+    def encode() -> tuple[Encoded, Encoded]:
+        captions = encode_shared(
+            lambda part: method.retriever.forward_texts(tokens.ids[part], tokens.mask[part]),
+            len(tokens.ids), config, device, world,
+        )  # fmt: skip
+        own = np.arange(len(data.train_pictures))[world.share(len(data.train_pictures))]
+        parts = [own[start : start + config.batch_size] for start in range(0, len(own), config.batch_size)]
+        pixels = data.train_pictures.batches(parts)
+        images = Encoded.cat([forward(lambda: method.retriever.forward_images(next(pixels)), config, device)
+                              for _ in parts])  # fmt: skip
+        return captions, gather_encoded(images, len(data.train_pictures), world)
+
+    view = TrainingView(
+        encode,
+        torch.from_numpy(tokens.row_of).to(device),
+        torch.from_numpy(data.train.image_codes).to(device),
+        epoch,
+        config.seed,
+    )
+    method.eval()
+    with torch.no_grad(), averaged.in_place(method):
+        values = method.begin_epoch(view)
+    for buffer in method.buffers(recurse=False):
+        if world.size > 1:
+            torch.distributed.broadcast(buffer, src=0)
+    return values
+
+
+def forward(encode: Callable[[], Encoded], config: TrainConfig, device: torch.device) -> Encoded:
+    """Run an encoder in the run's precision; vectors come out in float32."""
+    with encoder_precision(device, config.precision):
+        encoded = encode()
+    return encoded.to(dtype=torch.float32)
+
+
+def encode_shared(
+    encode: Callable[[slice], Encoded], count: int, config: TrainConfig, device: torch.device, world: World
+) -> Encoded:
+    """Encode `count` items, each rank its share, and give every rank all of them."""
+    share = world.share(count)
+    parts = [
+        forward(lambda part=slice(start, min(start + config.batch_size, share.stop)): encode(part), config, device)
+        for start in range(share.start, share.stop, config.batch_size)
+    ]  # fmt: skip
+    return gather_encoded(Encoded.cat(parts), count, world)
+
+
+def validate(
+    method: Method, averaged: AveragedWeights, gallery: Gallery, config: TrainConfig, device: torch.device
+) -> dict[str, float]:
+    """Recalls on the validation split, by the method's own score and the averaged weights."""
+    method.eval()
+    with torch.no_grad(), averaged.in_place(method):
+        texts, images = encode_gallery(method.retriever, gallery, config.batch_size, device, config.precision)
+        scores = method.score(texts, images)
+    return evaluate_scores(scores, gallery).as_dict()
+
+
+def pick_device(name: str) -> torch.device:
+    """ "auto" takes the first CUDA device where there is one."""
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
+
+
+@contextlib.contextmanager
+def _interrupt_flag() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a flag the loop reads between steps; the second one stops at once."""
+    asked = False
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    try:
+        previous = signal.signal(signal.SIGINT, remember)
+    except ValueError:  # not in the main thread
+        yield lambda: False
+        return
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, previous)

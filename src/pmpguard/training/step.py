@@ -1,0 +1,146 @@
+"""One optimiser step: encode, gather, lose, differentiate, update.
+
+On CUDA a step is hundreds of small kernels, and launching them one by one takes longer than running them. So the
+second step of each shape is captured as a CUDA graph, and every further one replays it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pmpguard.errors import TrainingError
+from pmpguard.evaluation.evaluate import encoder_precision
+from pmpguard.methods.method import EncodedBatch, Method
+from pmpguard.training.averaging import AveragedWeights
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.distributed import World, average_gradients, gather_encoded
+from pmpguard.training.feeding import StepTensors
+
+
+class StepRunner:
+    """Runs steps and keeps running sums of what they report, without waiting for the device."""
+
+    def __init__(
+        self,
+        method: Method,
+        optimiser: torch.optim.AdamW,
+        averaged: AveragedWeights,
+        config: TrainConfig,
+        device: torch.device,
+        world: World,
+    ) -> None:
+        self.method, self.optimiser, self.averaged = method, optimiser, averaged
+        self.config, self.device, self.world = config, device, world
+        self.parameters = [value for value in method.parameters() if value.requires_grad]
+        self.base_rates = [group["lr"] for group in optimiser.param_groups]
+        self.sums: dict[str, Tensor] = {}
+        self.counted = 0
+        self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)
+        self.capturing = config.graphs and device.type == "cuda" and world.size == 1
+        self.graphs: dict[tuple[object, ...], CapturedStep | None] = {}
+        if self.capturing:
+            for group in optimiser.param_groups:
+                group["lr"] = torch.tensor(group["lr"], device=device)
+
+    def step(self, batches: Sequence[StepTensors], epoch: int, step: int, factor: float) -> None:
+        """Average the gradients of `batches`, clip, update weights and averages."""
+        for group, base in zip(self.optimiser.param_groups, self.base_rates, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(base * factor)
+            else:
+                group["lr"] = base * factor
+        if self.capturing and len(batches) == 1:
+            reported = self._replayed(batches[0], epoch)
+        else:
+            reported = self.update(batches, epoch)
+        self._remember(reported, step)
+        self.averaged.update(step)
+
+    def update(self, batches: Sequence[StepTensors], epoch: int) -> dict[str, Tensor]:
+        """Gradients of all batches, then one AdamW step; reports means over the batches."""
+        self.optimiser.zero_grad(set_to_none=True)
+        reports = [self.differentiate(batch, epoch, 1 / len(batches)) for batch in batches]
+        average_gradients(self.parameters, self.world)
+        nn.utils.clip_grad_norm_(self.parameters, self.config.optimiser.clip)
+        self.optimiser.step()
+        return {name: torch.stack([report[name] for report in reports]).mean() for name in reports[0]}
+
+    def _replayed(self, batch: StepTensors, epoch: int) -> dict[str, Tensor]:
+        """The first step of a kind runs as it is (and warms up), the second is captured, the rest replay it."""
+        key = (self.method.phase(epoch), *(tuple(tensor.shape) for tensor in batch.tensors()))
+        if key not in self.graphs:
+            self.graphs[key] = None
+            return self.update([batch], epoch)
+        captured = self.graphs[key]
+        if captured is None:
+            captured = self.graphs[key] = CapturedStep(lambda static: self.update([static], epoch), batch)
+        return captured.replay(batch)
+
+    def differentiate(self, batch: StepTensors, epoch: int, share: float) -> dict[str, Tensor]:
+        """Add the gradient of the batch's loss; report the loss, its terms and the method's scalars."""
+        terms = self.method.losses(self.encode(batch, epoch))
+        means = {name: term.mean() for name, term in terms.items()}
+        loss = torch.stack(list(means.values())).sum()
+        (loss * share).backward()  # type: ignore[no-untyped-call]
+        return {"loss": loss.detach(), **{name: mean.detach() for name, mean in means.items()}}
+
+    def encode(self, batch: StepTensors, epoch: int) -> EncodedBatch:
+        """The whole global batch, encoded by all ranks together."""
+        pixels = self.method.retriever.normalise(batch.pixels)
+        if self.device.type == "cuda":
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        with encoder_precision(self.device, self.config.precision):
+            images = self.method.retriever.forward_images(pixels)
+            texts = self.method.retriever.forward_texts(batch.token_ids, batch.token_mask)
+        return EncodedBatch(
+            gather_encoded(texts.to(dtype=torch.float32), len(batch.rows), self.world),
+            gather_encoded(images.to(dtype=torch.float32), len(batch.image_keys), self.world),
+            batch.image_of,
+            batch.image_keys,
+            batch.caption_keys,
+            batch.rows,
+            epoch,
+        )
+
+    def _remember(self, reported: dict[str, Tensor], step: int) -> None:
+        broken = ~torch.isfinite(reported["loss"]) & (self.bad_step < 0)
+        self.bad_step = torch.where(broken, step, self.bad_step)
+        for name, value in reported.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        self.counted += 1
+
+    def drain(self) -> dict[str, float]:
+        """Means since the last call, plus the method's current scalars."""
+        means = {name: float(value) / self.counted for name, value in sorted(self.sums.items())}
+        self.sums, self.counted = {}, 0
+        scalars = {name: float(value) for name, value in self.method.progress().items()}
+        return {**means, **scalars, "lr": float(self.optimiser.param_groups[0]["lr"])}
+
+    def check_finite(self, name_batch: Callable[[int], str]) -> None:
+        """Stop the run if any loss so far was not finite."""
+        step = int(self.bad_step)
+        if step >= 0:
+            raise TrainingError(
+                f"the loss at step {step} is not finite; its batch holds pairs {name_batch(step)}",
+                fix="lower the learning rates or use fp32; the last good checkpoint is kept",
+            )
+
+
+class CapturedStep:
+    """A step recorded as a CUDA graph over fixed input tensors."""
+
+    def __init__(self, update: Callable[[StepTensors], dict[str, Tensor]], example: StepTensors) -> None:
+        self.inputs = StepTensors(*(tensor.clone() for tensor in example.tensors()))
+        self.graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph):
+            self.reported = update(self.inputs)
+
+    def replay(self, batch: StepTensors) -> dict[str, Tensor]:
+        for own, given in zip(self.inputs.tensors(), batch.tensors(), strict=True):
+            own.copy_(given)
+        self.graph.replay()
+        return self.reported

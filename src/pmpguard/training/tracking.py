@@ -1,0 +1,116 @@
+"""What a run leaves on record: metrics.jsonl always, TensorBoard when installed, progress bars on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from tqdm import tqdm
+
+import pmpguard
+from pmpguard.files import write_json
+
+
+def describe_hardware(device: torch.device | str = "cpu") -> str:
+    """The processor a run used, in words."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(torch.device(device))
+    return f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+
+
+def current_commit() -> str:
+    """The commit of the source tree this package runs from, "unknown" outside a checkout.
+
+    `PMPGUARD_COMMIT` overrides it, for machines that get a copy of the tree without its history.
+    """
+    if "PMPGUARD_COMMIT" in os.environ:
+        return os.environ["PMPGUARD_COMMIT"]
+    try:
+        here = Path(__file__).parent
+        told = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=here, capture_output=True, text=True, check=True, timeout=10,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return told.stdout.strip()
+
+
+def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Versions and hardware, for environment.json."""
+    return {
+        "pmpguard": pmpguard.__version__,
+        "commit": current_commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "hardware": describe_hardware(device),
+        "threads": torch.get_num_threads(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+class Tracker:
+    """Writes one JSON object per line; a resumed run first cuts off what came after its checkpoint."""
+
+    def __init__(self, run: Path, *, active: bool = True, keep_bytes: int = 0) -> None:
+        self.active = active
+        self.path = run / "metrics.jsonl"
+        self.board: Any = None
+        if not active:
+            return
+        run.mkdir(parents=True, exist_ok=True)
+        self.stream = self.path.open("ab")
+        self.stream.truncate(keep_bytes)
+        self.stream.seek(0, os.SEEK_END)
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return
+        self.board = SummaryWriter(str(run / "tensorboard"))  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.active:
+            self.stream.close()
+            if self.board is not None:
+                self.board.close()
+
+    def log(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Append one record; equal runs write equal bytes, so no clock is read here."""
+        if not self.active:
+            return
+        record = {"kind": kind, "step": step, **values}
+        self.stream.write((json.dumps(record) + "\n").encode())
+        self.stream.flush()
+        if self.board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self.board.add_scalar(f"{kind}/{name}", value, step)
+
+    @property
+    def bytes_written(self) -> int:
+        return self.stream.tell() if self.active else 0
+
+
+def write_environment(run: Path, device: torch.device | str) -> None:
+    write_json(run / "environment.json", environment(device))
+
+
+def progress_bar(total: int, done: int, text: str, *, active: bool = True, unit: str = "step") -> tqdm[Any]:
+    """A bar on stderr; silent when stderr is no terminal and PMPGUARD_PROGRESS is not set."""
+    shown = active and (sys.stderr.isatty() or os.environ.get("PMPGUARD_PROGRESS") == "1")
+    return tqdm(
+        total=total, initial=done, desc=text, unit=unit, disable=not shown, file=sys.stderr, dynamic_ncols=True
+    )

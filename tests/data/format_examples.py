@@ -1,0 +1,221 @@
+"""Small fake datasets, one generator per format; each writes files and returns the path to read."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+SPLITS = {"train": 3, "val": 1, "test": 2}
+CLASSES = ("pond", "airport")
+
+
+def picture(shade: int = 0) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (4, 4), (shade % 256, 80, 40)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def scenes() -> list[dict[str, Any]]:
+    """The dataset that every generator writes: pictures with split, label and five captions."""
+    found = []
+    for split, count in SPLITS.items():
+        for number in range(count):
+            label = CLASSES[number % 2]
+            name = f"{label}_{split}{number}.png"
+            captions = [f"a {label}, number {number} of {split} ; view {view} é" for view in range(5)]
+            found.append({"name": name, "split": split, "label": label, "captions": captions})
+    return found
+
+
+def rows() -> list[tuple[bytes, str, str, str]]:
+    """(picture, caption, split, label) of every pair, sorted; no two scenes have the same picture."""
+    return sorted(
+        (picture(shade), caption, scene["split"], scene["label"])
+        for shade, scene in enumerate(scenes())
+        for caption in scene["captions"]
+    )
+
+
+def write_pictures(folder: Path, prefix: str = "") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for shade, scene in enumerate(scenes()):
+        (folder / f"{prefix}{scene['name']}").write_bytes(picture(shade))
+
+
+def karpathy(folder: Path) -> Path:
+    images = [
+        {
+            "filename": scene["name"],
+            "imgid": number,
+            "split": scene["split"],
+            "label": scene["label"],
+            "sentences": [{"raw": caption, "tokens": caption.split()} for caption in scene["captions"]],
+        }
+        for number, scene in enumerate(scenes())
+    ]
+    write_pictures(folder / "images")
+    return _json(folder / "dataset_fake.json", {"dataset": "fake", "images": images})
+
+
+def nwpu(folder: Path) -> Path:
+    classes: dict[str, list[dict[str, Any]]] = {}
+    for number, scene in enumerate(scenes()):
+        named = ["raw", "raw_1", "raw_2", "raw_3", "raw_4"]
+        entry = {"filename": scene["name"], "imgid": number, "split": scene["split"], "sentids": 5 * number}
+        entry |= dict(zip(named, scene["captions"], strict=True))
+        classes.setdefault(scene["label"], []).append(entry)
+        path = folder / "FAKE_images" / scene["label"] / scene["name"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(number))
+    return _json(folder / "dataset_fake.json", classes)
+
+
+def pir(folder: Path) -> Path:
+    write_pictures(folder / "images")
+    for split in SPLITS:
+        entries: list[dict[str, Any]] = []
+        for number, scene in enumerate(scenes()):
+            if scene["split"] != split:
+                continue
+            entry = {"image": f"{split}/{scene['name']}", "label_name": scene["label"], "label": number % 2}
+            if split == "train":
+                entries += [
+                    {**entry, "image_id": number, "caption": caption} for caption in scene["captions"]
+                ]
+            else:
+                entries.append({**entry, "caption": scene["captions"]})
+        _json(folder / f"fake_{split}.json", entries)
+    return folder
+
+
+def amfmn(folder: Path) -> Path:
+    """As published: one name per picture for training, one per caption elsewhere, and `_verify` files."""
+    texts = folder / "fake_precomp"
+    write_pictures(folder / "images")
+    texts.mkdir(parents=True)
+    for split, ending in (("train", "_verify"), ("val", "_verify"), ("test", "")):
+        chosen = [scene for scene in scenes() if scene["split"] == split]
+        repeat = 1 if split == "train" else 5
+        _lines(texts / f"{split}_caps{ending}.txt", [text for scene in chosen for text in scene["captions"]])
+        names = [scene["name"] for scene in chosen for _ in range(repeat)]
+        _lines(texts / f"{split}_filename{ending}.txt", names)
+    both = [scene for scene in scenes() if scene["split"] != "test"]
+    _lines(texts / "train_caps.txt", [text for scene in both for text in scene["captions"]])
+    _lines(texts / "train_filename.txt", [scene["name"] for scene in both])
+    return texts
+
+
+def rrsitr(folder: Path) -> Path:
+    write_pictures(folder / "images")
+    for split, name in (("train", "FAKE-NC-02"), ("val", "fake_val"), ("test", "fake_test")):
+        table = [
+            (f"/somewhere/else/FAKE/images/{scene['name']}", caption)
+            for scene in scenes()
+            if scene["split"] == split
+            for caption in scene["captions"]
+        ]
+        _csv(folder / f"{name}.csv", ["filename", "title"], table)
+    return folder
+
+
+def openclip(folder: Path, ending: str = "csv", names: tuple[str, str] = ("filepath", "title")) -> Path:
+    write_pictures(folder / "pictures")
+    table = [
+        (f"pictures/{scene['name']}", caption, scene["split"], scene["label"])
+        for scene in scenes()
+        for caption in scene["captions"]
+    ]
+    return _csv(
+        folder / f"fake.{ending}", [*names, "split", "label"], table, "\t" if ending == "tsv" else ","
+    )
+
+
+def jsonl(folder: Path) -> Path:
+    write_pictures(folder)
+    records = [
+        {
+            "image": scene["name"],
+            "caption": caption,
+            "split": scene["split"],
+            "label": scene["label"],
+            "lon": 3.5,
+            "lat": -10.25,
+            "time": "2024-05-01T12:00:00Z",
+            "sensor": {"name": "S2", "bands": [4, 3, 2]},
+        }
+        for scene in scenes()
+        for caption in scene["captions"]
+    ]
+    return _lines(folder / "fake.jsonl", [json.dumps(record) for record in records])
+
+
+def metadata_folder(folder: Path) -> Path:
+    for split in SPLITS:
+        table = []
+        for shade, scene in enumerate(scenes()):
+            if scene["split"] == split:
+                (folder / split).mkdir(parents=True, exist_ok=True)
+                (folder / split / scene["name"]).write_bytes(picture(shade))
+                table += [(scene["name"], caption, scene["label"]) for caption in scene["captions"]]
+        _csv(folder / split / "metadata.csv", ["file_name", "text", "label"], table)
+    return folder
+
+
+def webdataset(folder: Path) -> Path:
+    """A shard per split; one caption as .txt and all in .json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in SPLITS:
+        with tarfile.open(folder / f"fake-{split}-0000.tar", "w") as tar:
+            for shade, scene in enumerate(scenes()):
+                if scene["split"] == split:
+                    key = scene["name"].removesuffix(".png")
+                    described = {"captions": scene["captions"], "label": scene["label"]}
+                    add_member(tar, f"{key}.png", picture(shade))
+                    add_member(tar, f"{key}.txt", scene["captions"][0].encode())
+                    add_member(tar, f"{key}.json", json.dumps(described).encode())
+    return folder
+
+
+def rs5m(folder: Path) -> Path:
+    """One caption per picture, split in the shard's name, as RS5M is published."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in SPLITS:
+        with tarfile.open(folder / f"pub11-{split}-0000.tar", "w") as tar:
+            for number, scene in enumerate(scenes()):
+                if scene["split"] == split:
+                    add_member(tar, f"{number:06d}.img_content", picture(number))
+                    add_member(tar, f"{number:06d}.img_name", scene["name"].encode())
+                    add_member(tar, f"{number:06d}.caption", scene["captions"][0].encode())
+    return folder
+
+
+def add_member(tar: tarfile.TarFile, name: str, data: bytes, **fields: Any) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    for field, value in fields.items():
+        setattr(member, field, value)
+    tar.addfile(member, io.BytesIO(data))
+
+
+def _json(path: Path, value: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+    return path
+
+
+def _lines(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def _csv(path: Path, header: list[str], table: list[tuple[str, ...]], separator: str = ",") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, delimiter=separator).writerows([header, *table])
+    return path

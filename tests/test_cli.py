@@ -1,0 +1,153 @@
+"""The command line: help, usage errors, exit codes, plain and JSON output."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pmpguard
+from pmpguard import cli
+from pmpguard.errors import DataError
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    epochs: int = 3
+    rate: float = 0.1
+
+
+USUAL = Settings()
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    path: Path
+    epochs: int
+    exit_code: int = 0
+
+    def as_text(self) -> str:
+        return f"{self.path} after {self.epochs} epochs"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"path": str(self.path), "epochs": self.epochs}
+
+
+def sample(path: Path, big_name: str = "x", train: Settings = USUAL, fail: str | None = None) -> Report:
+    """A verb for tests.
+
+    Args:
+        path: something to name
+        big_name: an option of two words
+        train: nested settings
+        fail: how to go wrong
+    """
+    if fail == "data":
+        raise DataError(f"{path} row 3: bad", fix="mend it")
+    if fail == "disk":
+        raise OSError(28, "No space left on device", str(path))
+    if fail == "stop":
+        raise KeyboardInterrupt
+    return Report(path / big_name, train.epochs, 4 if fail == "partly" else 0)
+
+
+@pytest.fixture(autouse=True)
+def sample_verb(monkeypatch):
+    module = types.ModuleType("pmpguard.commands.sample")
+    vars(module)["sample"] = sample
+    monkeypatch.setitem(sys.modules, "pmpguard.commands.sample", module)
+    monkeypatch.setitem(cli.VERBS, "sample", ("sample", "sample", "a verb for tests"))
+    monkeypatch.setitem(cli.VERBS, "group one", ("sample", "sample", "another"))
+
+
+def test_help_and_version(capsys):
+    for words in ([], ["-h"], ["--help"]):
+        assert cli.main(words) == 0
+        text = capsys.readouterr().out
+        assert text.startswith("usage: pmpguard COMMAND") and "a verb for tests" in text
+        assert max(map(len, text.splitlines())) <= 110
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pmpguard {pmpguard.__version__}\n"
+
+
+def test_help_of_a_verb_lists_each_option_once(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["sample", "--help"])
+    text = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert text.count("an option of two words") == 1 and "A verb for tests." in text
+
+
+def test_every_verb_has_a_function_with_documented_options():
+    import importlib
+    import inspect
+
+    for verb, (module, name, text) in cli.VERBS.items():
+        function = getattr(importlib.import_module(f"pmpguard.commands.{module}"), name)
+        described = inspect.getdoc(function) or ""
+        for option in inspect.signature(function).parameters:
+            assert f"{option}:" in described, f"pmpguard {verb}: option {option} is not described"
+        assert text
+
+
+def test_results_as_text_and_json(capsys):
+    assert cli.main(["sample", "a", "--big-name", "b-c", "--train.epochs", "5"]) == 0
+    assert capsys.readouterr().out == "a/b-c after 5 epochs\n"
+    assert cli.main(["group", "one", "a", "--big_name=b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": "a/b", "epochs": 3}
+    assert cli.main(["sample", "a", "--fail", "partly"]) == 4
+
+
+def test_config_files_and_overrides(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("big_name: y\ntrain:\n  epochs: 7\n")
+    assert cli.main(["sample", "--config", str(tmp_path / "c.yaml"), "a"]) == 0
+    assert capsys.readouterr().out == "a/y after 7 epochs\n"
+    assert cli.main(["sample", "--config", str(tmp_path / "c.yaml"), "a", "--train.epochs", "8"]) == 0
+    assert capsys.readouterr().out == "a/y after 8 epochs\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nonsense"], "unknown command 'nonsense'; known: data check"),
+        (["group"], "unknown command 'group'; known: group one"),
+        (["group", "two"], "unknown command 'group'; known: group one"),
+        (["sample"], "path"),
+        (["sample", "a", "--colour", "red"], "colour"),
+        (["sample", "a", "--train.epochs", "many"], "epochs"),
+        (["sample", "a", "--train.speed", "3"], "speed"),
+    ],
+)
+def test_wrong_usage_is_code_2(words, message, capsys):
+    try:
+        code = cli.main(words)
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and not captured.out
+
+
+def test_an_unknown_key_in_a_config_file_is_an_error(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("train:\n  epoch: 7\n")
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["sample", "a", "--config", str(tmp_path / "c.yaml")])
+    assert caught.value.code == 2 and "epoch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "message"),
+    [
+        ("data", 1, "pmpguard sample: a row 3: bad\nFix: mend it\n"),
+        ("disk", 1, "pmpguard sample: [Errno 28] No space left on device: 'a'\n"),
+        ("stop", 130, "\npmpguard sample: interrupted\n"),
+    ],
+)
+def test_failures_have_a_message_and_a_code(fail, code, message, capsys):
+    assert cli.main(["sample", "a", "--fail", fail]) == code
+    assert capsys.readouterr().err == message

@@ -1,0 +1,242 @@
+"""Atomic files and directories under kills, full disks, second writers and flipped bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pmpguard.errors import PmpguardError
+from pmpguard.files import (
+    MANIFEST,
+    atomic_directory,
+    read_json,
+    recover_directory,
+    remove_leftovers,
+    sha256_file,
+    verify_manifest,
+    write_atomic,
+    write_json,
+    writer_lock,
+)
+
+
+def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+    """Run Python code in a process of its own, with the same import path."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out + err
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+WRITE_FOR_EVER = """
+import itertools, sys
+from pathlib import Path
+from pmpguard.files import atomic_directory, write_atomic
+for version in itertools.count():
+    with atomic_directory(Path(sys.argv[1]) / "model") as folder:
+        for part in range(4):
+            (folder / f"{part}.bin").write_bytes(bytes([version % 256]) * 50_000)
+    write_atomic(Path(sys.argv[1]) / "notes.txt", f"{version}" * 10_000)
+    print(version, flush=True)
+"""
+
+
+def test_a_kill_at_any_moment_leaves_the_old_or_the_new_version(tmp_path):
+    chance = random.Random(0)
+    for _ in range(10):
+        process = start(WRITE_FOR_EVER, tmp_path)
+        assert process.stdout is not None
+        process.stdout.readline()  # at least one version is whole
+        time.sleep(chance.uniform(0, 0.05))
+        process.send_signal(signal.SIGKILL)
+        finish(process)
+        recover_directory(tmp_path / "model")
+        verify_manifest(tmp_path / "model")
+        parts = [(tmp_path / "model" / f"{part}.bin").read_bytes() for part in range(4)]
+        assert len(set(parts)) == 1 and len(parts[0]) == 50_000
+        text = (tmp_path / "notes.txt").read_text()
+        assert text == text[: len(text) // 10_000] * 10_000
+    with atomic_directory(tmp_path / "model") as folder:
+        (folder / "last.bin").write_bytes(b"last")
+    assert names(tmp_path) == ["model", "notes.txt"]  # the leftovers of all killed writers are gone
+    assert names(tmp_path / "model") == ["last.bin", MANIFEST]
+
+
+@pytest.mark.parametrize("stage", ["moved aside", "replaced"])
+def test_the_two_moments_of_a_replacement(tmp_path, stage):
+    with atomic_directory(tmp_path / "model") as folder:
+        (folder / "a").write_text("old")
+    (tmp_path / "model").rename(tmp_path / ".old-model")
+    if stage == "replaced":
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "a").write_text("new")
+    recover_directory(tmp_path / "model")
+    assert (tmp_path / "model" / "a").read_text() == ("old" if stage == "moved aside" else "new")
+    with atomic_directory(tmp_path / "model") as folder:
+        (folder / "a").write_text("newest")
+    assert (tmp_path / "model" / "a").read_text() == "newest" and names(tmp_path) == ["model"]
+
+
+def test_a_writer_that_fails_after_an_interrupted_one_keeps_the_old_version(tmp_path):
+    with atomic_directory(tmp_path / "model") as folder:
+        (folder / "a").write_text("old")
+    (tmp_path / "model").rename(tmp_path / ".old-model")
+    with pytest.raises(ZeroDivisionError), atomic_directory(tmp_path / "model"):
+        _ = 1 / 0
+    verify_manifest(tmp_path / "model")
+    assert names(tmp_path) == ["model"]
+
+
+def test_an_error_in_the_block_leaves_nothing_new(tmp_path):
+    with pytest.raises(ValueError, match="stop"), atomic_directory(tmp_path / "deep" / "model") as folder:
+        (folder / "a").write_text("half")
+        raise ValueError("stop")
+    assert names(tmp_path / "deep") == []
+
+
+def test_only_dead_writers_are_cleaned_up_after(tmp_path):
+    foreign = tmp_path / ".tmp-somebody-else"
+    foreign.mkdir()
+    dead = tmp_path / f".tmp-{'0' * 32}-model"
+    dead.mkdir()
+    (tmp_path / f".tmp-{'1' * 32}-notes.txt").write_text("half")
+    with atomic_directory(tmp_path / "other") as living:
+        (living / "a").write_text("in work")
+        remove_leftovers(tmp_path)
+        assert living.exists() and foreign.exists() and not dead.exists()
+    assert names(tmp_path) == [foreign.name, "other"]
+
+
+def test_write_atomic_replaces_and_cleans_up(tmp_path):
+    path = tmp_path / "notes.txt"
+    write_atomic(path, "grüße")
+    write_atomic(path, b"\x00\x01")
+    assert path.read_bytes() == b"\x00\x01" and names(tmp_path) == ["notes.txt"]
+    write_json(path, {"b": [1], "a": "é"})
+    assert path.read_text(encoding="utf-8") == '{\n  "a": "é",\n  "b": [\n    1\n  ]\n}\n'
+    assert read_json(path) == {"a": "é", "b": [1]}
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000, b"9" * 5000])
+def test_bad_json_names_the_file(tmp_path, content):
+    path = tmp_path / "bad.json"
+    path.write_bytes(content)
+    with pytest.raises(PmpguardError, match=r"bad\.json: not valid JSON"):
+        read_json(path)
+    with pytest.raises(PmpguardError, match=r"absent\.json: file not found"):
+        read_json(tmp_path / "absent.json")
+
+
+FILL_THE_DISK = """
+import resource, sys
+from pathlib import Path
+from pmpguard.files import atomic_directory, write_atomic
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+root = Path(sys.argv[1])
+for write in ("directory", "file"):
+    try:
+        if write == "file":
+            write_atomic(root / "notes.txt", "new" * 20_000)
+        else:
+            with atomic_directory(root / "model") as folder:
+                (folder / "a").write_bytes(b"new" * 20_000)
+    except OSError as error:
+        print(write, error.strerror)
+"""
+
+
+def test_a_full_disk_keeps_the_previous_version(tmp_path):
+    with atomic_directory(tmp_path / "model") as folder:
+        (folder / "a").write_text("old")
+    write_atomic(tmp_path / "notes.txt", "old")
+    code, output = finish(start(FILL_THE_DISK, tmp_path))
+    assert (code, output) == (0, "directory File too large\nfile File too large\n")
+    verify_manifest(tmp_path / "model")
+    assert (tmp_path / "model" / "a").read_text() == (tmp_path / "notes.txt").read_text() == "old"
+    assert names(tmp_path) == ["model", "notes.txt"]
+
+
+def test_verify_names_the_flipped_or_missing_file(tmp_path):
+    target = tmp_path / "model"
+    with atomic_directory(target) as folder:
+        (folder / "deep").mkdir()
+        for name in ("a.bin", "deep/b.bin", f"deep/{MANIFEST}"):
+            (folder / name).write_bytes(bytes(range(256)))
+    verify_manifest(target)
+    assert read_json(target / MANIFEST)["sha256"]["a.bin"] == sha256_file(target / "a.bin")
+    for name in ("a.bin", "deep/b.bin", f"deep/{MANIFEST}"):
+        path = target / name
+        content = bytearray(path.read_bytes())
+        content[100] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(PmpguardError, match=f"{name}: content differs"):
+            verify_manifest(target)
+        path.unlink()
+        with pytest.raises(PmpguardError, match=f"{name}: listed in {MANIFEST} but missing"):
+            verify_manifest(target)
+        path.write_bytes(bytes(range(256)))
+    verify_manifest(target)
+
+
+def test_any_flipped_byte_of_the_manifest_is_an_error_of_ours(tmp_path):
+    with atomic_directory(tmp_path / "model") as folder:
+        (folder / "a").write_text("content")
+    path = tmp_path / "model" / MANIFEST
+    good = path.read_bytes()
+    for place in range(len(good)):
+        for bit in range(8):
+            path.write_bytes(good[:place] + bytes([good[place] ^ 1 << bit]) + good[place + 1 :])
+            try:
+                verify_manifest(tmp_path / "model")
+            except PmpguardError as error:
+                assert str(tmp_path / "model") in str(error)
+            else:
+                assert json.loads(good) == json.loads(path.read_bytes())  # white space
+
+
+HOLD_THE_LOCK = """
+import sys, time
+from pathlib import Path
+from pmpguard.files import writer_lock
+with writer_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_writer_is_refused_and_a_dead_one_taken_over(tmp_path):
+    process = start(HOLD_THE_LOCK, tmp_path / "index")
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "held\n"
+        with (
+            pytest.raises(PmpguardError, match=f"is being written by process {process.pid}"),
+            writer_lock(tmp_path / "index"),
+        ):
+            pass
+    finally:
+        process.kill()
+        finish(process)
+    with writer_lock(tmp_path / "index"):
+        assert (tmp_path / "index" / ".lock").read_text() == str(os.getpid())
+        with pytest.raises(PmpguardError, match="being written"), writer_lock(tmp_path / "index"):
+            pass
+    with writer_lock(tmp_path / "index"):
+        pass

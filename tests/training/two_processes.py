@@ -1,0 +1,55 @@
+"""Run by test_distributed in one or two processes: the first step's gradients, then a short training run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small_runs import coloured_squares, small_config, training_data
+
+from pmpguard.data.batches import PairSampler
+from pmpguard.training.averaging import AveragedWeights
+from pmpguard.training.distributed import World, average_gradients
+from pmpguard.training.feeding import Feeder, TokenTable
+from pmpguard.training.loop import build_method, build_optimiser, train
+from pmpguard.training.step import StepRunner
+
+
+def main(out: Path, method_name: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    world, device = World.current(), torch.device("cpu")
+    settings = {"catch_from": 1} if method_name == "pmpguard" else {}
+    config = small_config(method=method_name, settings=settings, batch_size=30)
+    data = training_data(*coloured_squares(copies=3))
+    method = build_method(config, len(data.train), data.train.captions)
+    optimiser = build_optimiser(method, config, device)
+    sampler = PairSampler(
+        data.train.image_codes, data.train.caption_codes, 30, 0, captions_per_image=config.captions_per_image
+    )
+    tokens = TokenTable.of(data.train, method.retriever, device)
+    feeder = Feeder(data.train, data.train_pictures, tokens, sampler, config.augmentation, 0, device, world)
+    runner = StepRunner(method, optimiser, AveragedWeights(method, 0.0), config, device, world)
+    reported = runner.differentiate(next(feeder.batches(0, 0)), 0, 1.0)
+    average_gradients(runner.parameters, world)
+    found = {
+        f"gradient {name}": torch.zeros_like(value) if value.grad is None else value.grad
+        for name, value in method.named_parameters()
+    }
+    found["loss"] = reported["loss"]
+    result = train(config, data, out / "run")
+    found |= {f"weight {name}": value for name, value in result.method.state_dict().items()}
+    save_file(
+        {name: value.detach().clone().contiguous() for name, value in found.items()},
+        out / f"rank-{world.rank}.safetensors",
+    )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
