@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pmpguard.model.convnets import EfficientNetLite0, SameConvolution, mobilenet_v2_settings, same_padding
+from pmpguard.model.convnets import Convolution, EfficientNetLite0, MobileNetV2, same_padding
 from pmpguard.model.image_encoder import pretrained_image_encoder
-from pmpguard.model.pretrained import build_tower
 from pmpguard.model.weights import efficientnet_lite_weights, load_exactly, mobilenet_v2_weights
 
 
@@ -27,7 +26,7 @@ def test_same_padding_gives_ceil_size_over_stride_and_the_odd_pixel_comes_last(s
 
 
 def test_strided_same_convolution_reads_the_right_and_bottom_edge():
-    layer = SameConvolution(1, 1, kernel=3, stride=2).eval()
+    layer = Convolution(1, 1, kernel=3, stride=2).eval()
     nn.init.ones_(layer.convolution.weight)
     picture = torch.zeros(1, 1, 4, 4)
     picture[0, 0, 0, 0] = 1.0
@@ -175,11 +174,11 @@ def torchvision_weights():
 def test_mobilenet_equals_the_naive_network_in_torchvisions_names():
     torch.manual_seed(0)
     weights = torchvision_weights()
-    model = build_tower(mobilenet_v2_settings()).double().eval()
+    model = MobileNetV2().double().eval()
     load_exactly(model, mobilenet_v2_weights(weights), "torchvision")
     pixels = torch.randn(1, 3, 65, 65, dtype=torch.float64)
     with torch.no_grad():
-        torch.testing.assert_close(model(pixels).last_hidden_state, naive_mobilenet(weights, pixels))
+        torch.testing.assert_close(model(pixels), naive_mobilenet(weights, pixels))
 
 
 @pytest.mark.parametrize(

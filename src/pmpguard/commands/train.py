@@ -7,14 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pmpguard
+from pmpguard.commands.downloads import require_dataset
 from pmpguard.config import to_dict
 from pmpguard.data.formats import read_pairs
-from pmpguard.evaluation.detection import Detection
+from pmpguard.evaluation.detection import Detection, RematchPrecision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
+from pmpguard.model.retriever_config import Ranking
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.experiment import SCENES, ExperimentConfig, NoiseConfig, prepare_dataset, run_experiment
+from pmpguard.training.experiment import (
+    SCENES,
+    ExperimentConfig,
+    NoiseConfig,
+    prepare_dataset,
+    run_experiment,
+)
+from pmpguard.training.launch import joined_processes
 from pmpguard.training.loop import Interrupted, pick_device
 from pmpguard.training.pictures import open_pictures
+
+NO_NOISE, USUAL = NoiseConfig(), TrainConfig()
 
 
 @dataclass(frozen=True)
@@ -33,19 +44,19 @@ class TrainReport:
         return self.text
 
 
-def train(
+def train_model(
     run: Path,
     dataset: str = SCENES,
     images: Path | None = None,
     scenes: int = 2000,
-    noise: NoiseConfig = NoiseConfig(),
+    noise: NoiseConfig = NO_NOISE,
     oracle: bool = False,
-    train: TrainConfig = TrainConfig(),
+    train: TrainConfig = USUAL,
 ) -> TrainReport:
     """Train a retriever, select it on validation and measure it once on the test split.
 
     The run's folder holds config, metrics, noise file, checkpoints and model. Running the same command again
-    continues where it stopped.
+    continues where it stopped. Under torchrun or accelerate launch all processes train together.
 
     Args:
         run: folder of the run.
@@ -56,26 +67,40 @@ def train(
         oracle: train on the truly clean pairs alone, knowing the labels: a yardstick.
         train: method, model and optimisation.
     """
+    if dataset != SCENES:
+        require_dataset(Path(dataset))
     config = ExperimentConfig(dataset, images, scenes, noise, oracle, train)
     try:
-        result = run_experiment(config, run)
+        with joined_processes(train.device):
+            result = run_experiment(config, run)
     except Interrupted as stop:
         return TrainReport(run, {"interrupted": str(stop)}, str(stop), exit_code=130)
-    catching = describe_catching(result.detection) if result.detection is not None else ""
-    text = "\n".join(
-        part for part in (
-            result.test.as_text(), catching,
-            f"selected epoch {result.trained.best_epoch} on validation (mR {result.trained.best_mr:.2f}), "
-            f"{result.trained.pairs_per_second:,.0f} pairs/s, model in {run / 'model'}",
-        ) if part
-    )  # fmt: skip
-    return TrainReport(run, {**result.test.as_dict(), "row": to_dict(result.row)}, text)
+    trained = result.trained
+    lines = [
+        result.test.as_text(),
+        *([] if result.detection is None else [describe_catching(result.detection)]),
+        *([] if result.rematching is None else [describe_rematching(result.rematching)]),
+        f"selected epoch {trained.best_epoch} on validation (mR {trained.best_mr:.2f}), "
+        f"{trained.pairs_per_second:,.0f} pairs/s, model in {run / 'model'}",
+    ]
+    return TrainReport(run, {**result.test.as_dict(), "row": to_dict(result.row)}, "\n".join(lines))
+
+
+train = train_model  # the verb; a parser takes no option of its function's own name
 
 
 def describe_catching(found: Detection) -> str:
     """One line on what catching estimated and how true it was."""
+    rates = f"estimated mismatch rate {found.estimated_rate:.3f}, true {found.true_rate:.3f}"
     quality = f", AUROC {found.auroc:.3f}, F1 {found.f1:.3f}" if found.auroc is not None else ""
-    return f"catching: estimated mismatch rate {found.estimated_rate:.3f}, true {found.true_rate:.3f}{quality}"
+    return f"catching: {rates}{quality}"
+
+
+def describe_rematching(found: RematchPrecision) -> str:
+    """One line on what was proposed for caught pairs and how true it was."""
+    right = f", {found.same_image:.1%} for the right picture" if found.same_image is not None else ""
+    classed = f", {found.same_class:.1%} of its scene class" if found.same_class is not None else ""
+    return f"rematching: {found.proposals} captions proposed{right}{classed}"
 
 
 def evaluate(
@@ -84,7 +109,7 @@ def evaluate(
     split: str = "test",
     images: Path | None = None,
     scenes: int = 2000,
-    rankings: list[str] | None = None,
+    rankings: list[Ranking] | None = None,
     shortlist: int | None = None,
     bootstrap: int = 1000,
     device: str = "auto",
@@ -109,8 +134,15 @@ def evaluate(
         settings = ExperimentConfig(scenes=scenes, train=TrainConfig(model=retriever.config, device=device))
         gallery = prepare_dataset(settings, (split,)).gallery(split)
     else:
+        require_dataset(Path(dataset))
         table = read_pairs(Path(dataset), images=images).split(split)
         gallery = Gallery(table, open_pictures(table, size, chosen))
     return evaluate_retriever(
-        retriever, gallery, split=split, rankings=rankings, shortlist=shortlist, bootstrap=bootstrap, device=chosen
+        retriever,
+        gallery,
+        split=split,
+        rankings=rankings,
+        shortlist=shortlist,
+        bootstrap=bootstrap,
+        device=chosen,
     )

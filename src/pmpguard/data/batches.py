@@ -330,6 +330,10 @@ class PairSampler:
             self._latest = (epoch, plan)
         return self._latest[1]
 
+    def forget(self) -> None:
+        """Plan anew: the codes have changed."""
+        self._latest = None
+
     def collisions(self, epoch: int) -> int:
         """Groups that share a batch with another group of the same picture or an equal caption."""
         return self.order(epoch).collisions

@@ -44,9 +44,7 @@ class Gallery:
 
 def encoder_precision(device: torch.device, precision: str) -> torch.autocast:
     """The context encoders run in: bfloat16 on CUDA where asked for; other devices always use float32."""
-    return torch.autocast(
-        device.type, torch.bfloat16, enabled=precision == "bf16" and device.type == "cuda"
-    )
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16" and device.type == "cuda")
 
 
 def encode_gallery(
@@ -124,21 +122,28 @@ class EvaluationReport:
             "ranking": self.ranking, "shortlist": self.shortlist, "seconds": round(self.seconds, 3),
             "peak_memory_gb": round(self.peak_memory_gb, 3),
             "rankings": {name: recall.as_dict() for name, recall in self.rankings.items()},
+            "intervals": {name: list(bounds) for name, bounds in self.recall.intervals.items()},
         }  # fmt: skip
 
     def as_text(self) -> str:
-        header = f"{'ranking':>10}  {'i2t R@1':>8} {'R@5':>6} {'R@10':>6}  {'t2i R@1':>8} {'R@5':>6} {'R@10':>6}  {'mR':>6}"
+        scored = "all pairs" if self.shortlist is None else f"the {self.shortlist} nearest by pooled vectors"
+        heads = ("i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "mR")
         lines = [
-            f"{self.dataset} {self.split}: {self.images} images, {self.captions} captions, "
+            f"{self.dataset} {self.split}: {self.images} images, {self.captions} captions, scored {scored}, "
             f"{self.seconds:.1f} s, {self.peak_memory_gb:.1f} GB peak",
-            header,
+            f"{'ranking':>10} {' '.join(f'{head:>8}' for head in heads)}",
         ]
         for name, recall in self.rankings.items():
-            values = (*recall.i2t, *recall.t2i)
+            values = (*recall.i2t, *recall.t2i, recall.mr)
             mark = " *" if name == self.ranking else ""
-            cells = f"{values[0]:8.2f} {values[1]:6.2f} {values[2]:6.2f}  {values[3]:8.2f} {values[4]:6.2f} {values[5]:6.2f}"
-            lines.append(f"{name:>10}  {cells}  {recall.mr:6.2f}{mark}")
-        return "\n".join([*lines, "* the model's own ranking"])
+            lines.append(f"{name:>10} {' '.join(f'{value:8.2f}' for value in values)}{mark}")
+        lines.append("* the model's own ranking")
+        if "mr" in self.recall.intervals:
+            low, high = self.recall.intervals["mr"]
+            lines[-1] += f"; 95 % of resampled images give an mR from {low:.2f} to {high:.2f}"
+        if self.recall.string_aware is not None:
+            lines.append(f"with equal captions counted as hits its mR is {self.recall.string_aware.mr:.2f}")
+        return "\n".join(lines)
 
 
 def evaluate_retriever(
@@ -162,7 +167,7 @@ def evaluate_retriever(
     started = time.perf_counter()
     retriever.eval()
     texts, images = encode_gallery(retriever, gallery, batch, device, precision)
-    measured = {}
+    measured: dict[str, RetrievalRecall] = {}
     with torch.no_grad():
         for ranking in wanted:
 

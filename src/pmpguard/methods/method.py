@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from pmpguard.catching.rematch import Proposals
 from pmpguard.config import from_dict, to_dict
 from pmpguard.errors import ConfigError
 from pmpguard.losses.aggregation import positive_targets
@@ -60,6 +61,7 @@ class TrainingView:
     image_of: Tensor  # (N,) int64
     epoch: int
     seed: int
+    image_labels: Tensor | None = None  # (pictures,) int64: scene class of each picture, -1 where unknown
     _cache: dict[str, Encoded] = field(default_factory=dict, repr=False)
 
     def _both(self) -> dict[str, Encoded]:
@@ -88,8 +90,14 @@ class Method(nn.Module):
     Settings: ClassVar[type[Any]] = NoSettings
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"recommended": {}}
 
-    # (N,) float in [0, 1], set by methods that judge pairs: the detection metric reads it, nothing else does.
+    # (N,) float in [0, 1], set by methods that judge pairs: the detection metric reads it, the loop does not.
     p_match: Tensor | None
+    # (N,) int64, set by methods that train a caption with another picture than its label: the code of the
+    # picture each row is trained with in this epoch, -1 throughout for the labelled ones.
+    paired_image: Tensor | None
+    # What the last look at the training set proposed and estimated, for reports.
+    proposals: Proposals | None = None
+    estimated_mismatch_rate: float | None = None
 
     def __init__(self, retriever: Retriever, settings: Any, pairs: int) -> None:
         super().__init__()
@@ -97,6 +105,7 @@ class Method(nn.Module):
         self.settings = settings
         self.pairs = pairs
         self.register_buffer("p_match", None)
+        self.register_buffer("paired_image", None)
 
     @classmethod
     def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:

@@ -13,8 +13,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pmpguard.catching.evidence import pooled_evidence
-from pmpguard.catching.mixture import fit_match_mixture
+from pmpguard.catching.evidence import Evidence, pooled_evidence
+from pmpguard.catching.mixture import MatchMixture, fit_match_mixture
+from pmpguard.catching.rematch import find_proposals, standardised_cosines
 from pmpguard.losses.aggregation import aggregation_terms
 from pmpguard.losses.awareness import awareness_terms
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView, boundary_progress, pooled_cosines
@@ -35,10 +36,15 @@ class PmpGuardSettings:
         form: of the aggregation loss.
         margin: of the awareness loss.
         awareness_weight: lambda of eq. 16.
+        awareness_loss: the hinge of eq. 15, or cross-entropy over the batch like the aggregation loss.
+        awareness_temperature: S is divided by it in that cross-entropy.
         pooled_weight: of the InfoNCE on pooled tokens that keeps the shortlist good.
         warm_up: epochs in which the awareness loss averages over negatives.
         catch_from: first epoch that weights pairs.
         smoothing: share of the previous epoch's probability that is kept.
+        rematch_from: first epoch in which caught captions are trained with the picture they were rematched to.
+        rematch_weight: how strongly, times the proposal's probability.
+        rematch_least: smallest probability of a proposal.
         ranking: how the trained model ranks.
         attention_scale: W_a at the start, times the identity.
         gate_bias: of the gates at the start.
@@ -51,10 +57,15 @@ class PmpGuardSettings:
     form: Literal["symmetric", "joint"] = "symmetric"
     margin: float = 0.5
     awareness_weight: float = 1.0
+    awareness_loss: Literal["hinge", "softmax"] = "softmax"
+    awareness_temperature: float = 0.1
     pooled_weight: float = 1.0
     warm_up: int = 1
     catch_from: int = 2
     smoothing: float = 0.3
+    rematch_from: int = 4
+    rematch_weight: float = 0.5
+    rematch_least: float = 0.9
     ranking: Literal["S", "z", "S+z", "pooled", "pooled+S"] = "S"
     attention_scale: float = 10.0
     gate_bias: float = 2.0
@@ -71,6 +82,7 @@ class PmpGuard(Method):
             "suppress": False,
             "rematch": False,
             "form": "joint",
+            "awareness_loss": "hinge",
             "pooled_weight": 0.0,
             "attention_scale": 1.0,
             "gate_bias": 0.0,
@@ -78,11 +90,15 @@ class PmpGuard(Method):
     }
 
     p_match: Tensor
+    weight: Tensor  # (N,) of each pair's positive terms
+    paired_image: Tensor  # (N,) the picture each row is trained with; -1 before the first look
     settings: PmpGuardSettings
 
     def __init__(self, retriever: Retriever, settings: PmpGuardSettings, pairs: int) -> None:
         super().__init__(retriever, settings, pairs)
         self.register_buffer("p_match", torch.ones(pairs))
+        self.register_buffer("weight", torch.ones(pairs))
+        self.register_buffer("paired_image", torch.full((pairs,), -1, dtype=torch.int64))
 
     @classmethod
     def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
@@ -95,7 +111,7 @@ class PmpGuard(Method):
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         settings, texts, images = self.settings, batch.texts, batch.images
-        weights = self.p_match[batch.rows]  # (T,)
+        weights = self.weight[batch.rows]  # (T,)
         targets = batch.weighted_targets(weights)  # (T, I)
         terms = {}
         if settings.cga or settings.pooled_weight > 0 or not settings.pnaa:
@@ -124,6 +140,9 @@ class PmpGuard(Method):
             texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
             region_mask=images.mask, gathered=True,
         )  # fmt: skip
+        if self.settings.awareness_loss == "softmax":
+            logits = scores / self.settings.awareness_temperature
+            return aggregation_terms(logits, targets, batch.image_of, self.settings.form)
         negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
         return awareness_terms(scores, batch.image_of, batch.targets > 0, self.settings.margin, negatives)
 
@@ -137,7 +156,33 @@ class PmpGuard(Method):
         fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=self.p_match.device)
         kept = self.settings.smoothing if view.epoch > self.settings.catch_from else 0.0
         self.p_match.copy_(kept * self.p_match + (1 - kept) * fresh)
-        return {"estimated_mismatch_rate": 1 - mixture.match_rate, "mean_p_match": float(self.p_match.mean())}
+        self.weight.copy_(self.p_match)
+        self.paired_image.copy_(view.image_of)
+        self.estimated_mismatch_rate = 1 - mixture.match_rate
+        values = {"estimated_mismatch_rate": 1 - mixture.match_rate, "mean_p_match": float(self.p_match.mean())}
+        if self.settings.rematch and view.epoch >= self.settings.rematch_from:
+            values["rematched"] = float(self._rematch(view, evidence, mixture))
+        return values
+
+    def _rematch(self, view: TrainingView, evidence: Evidence, mixture: MatchMixture) -> int:
+        """Train caught captions with the picture that is theirs by mutual choice; returns how many rows."""
+        device = self.p_match.device
+        score = standardised_cosines(view.captions.pooled, view.images.pooled, evidence.statistics)
+        p_match = self.p_match.cpu().numpy()
+        self.proposals = find_proposals(
+            score, view.caption_of, view.image_of, p_match, mixture, device=device,
+            captions_per_image=5, min_probability=self.settings.rematch_least,
+        )  # fmt: skip
+        best = torch.full((len(view.captions),), -1, dtype=torch.int64, device=device)
+        probability = torch.zeros(len(view.captions), device=device)
+        captions = torch.from_numpy(self.proposals.captions).to(device)
+        best[captions] = torch.from_numpy(self.proposals.images).to(device)
+        probability[captions] = torch.from_numpy(self.proposals.probabilities).to(probability)
+        moved = (best[view.caption_of] >= 0) & (self.p_match < 0.5)  # (N,)
+        self.paired_image.copy_(torch.where(moved, best[view.caption_of], view.image_of))
+        rematched = self.settings.rematch_weight * probability[view.caption_of]
+        self.weight.copy_(torch.where(moved, rematched, self.p_match))
+        return int(moved.sum())
 
     def progress(self) -> dict[str, Tensor]:
         return {**boundary_progress(self.retriever.boundary), "mismatch": 1 - self.p_match.mean()}

@@ -14,6 +14,14 @@ BUILT_IN = {
     "vse": "pmpguard.methods.vse:Vse",
     "naaf": "pmpguard.methods.naaf:Naaf",
     "ccl": "pmpguard.methods.ccl:Ccl",
+    "l2rm": "pmpguard.methods.l2rm:L2rm",
+    "bicro": "pmpguard.methods.bicro:BiCro",
+    "decl": "pmpguard.methods.decl:Decl",
+    "rrsitr": "pmpguard.methods.rrsitr:Rrsitr",
+    "harma": "pmpguard.methods.harma:Harma",
+    "pir": "pmpguard.methods.pir:Pir",
+    "swan": "pmpguard.methods.swan:Swan",
+    "dove": "pmpguard.methods.dove:Dove",
 }
 
 

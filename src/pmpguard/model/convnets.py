@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+from pmpguard.model.bias_relu6 import bias_relu6
+
+Stages = tuple[tuple[int, int, int, int, int], ...]
 
 # (repeats, kernel, stride of the first, expansion, output channels), from the published architecture:
 # EfficientNet-B0 without squeeze-and-excitation, with ReLU6, stem and head not scaled.
@@ -19,22 +22,32 @@ LITE0_STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
+MOBILENET_V2_STAGES = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (3, 3, 2, 6, 32),
+    (4, 3, 2, 6, 64),
+    (3, 3, 1, 6, 96),
+    (3, 3, 2, 6, 160),
+    (1, 3, 1, 6, 320),
+)
 
 
-class EfficientNetLite0(nn.Module):
+class InvertedResidualNet(nn.Module):
     """Pixels (N, 3, s, s) to a feature map (N, 1280, s/32, s/32)."""
 
-    def __init__(self) -> None:
+    def __init__(self, stages: Stages, *, tensorflow: bool) -> None:
         super().__init__()
         self.gradient_checkpointing = False
-        self.stem = SameConvolution(3, 32, kernel=3, stride=2)
+        self.stem = Convolution(3, 32, kernel=3, stride=2, tensorflow=tensorflow)
         blocks, channels = [], 32
-        for repeats, kernel, stride, expansion, outputs in LITE0_STAGES:
+        for repeats, kernel, stride, expansion, outputs in stages:
             for repeat in range(repeats):
-                blocks.append(InvertedResidual(channels, outputs, kernel, 1 if repeat else stride, expansion))
+                step = 1 if repeat else stride
+                blocks.append(InvertedResidual(channels, outputs, kernel, step, expansion, tensorflow))
                 channels = outputs
         self.blocks = nn.ModuleList(blocks)
-        self.head = SameConvolution(channels, 1280, kernel=1)
+        self.head = Convolution(channels, 1280, kernel=1, tensorflow=tensorflow)
 
     def forward(self, pixels: Tensor) -> Tensor:
         features = self.stem(pixels)
@@ -46,26 +59,49 @@ class EfficientNetLite0(nn.Module):
         return self.head(features)  # type: ignore[no-any-return]
 
 
+class EfficientNetLite0(InvertedResidualNet):
+    """As trained in TensorFlow, with its padding and its normalisation's epsilon."""
+
+    def __init__(self) -> None:
+        super().__init__(LITE0_STAGES, tensorflow=True)
+
+
+class MobileNetV2(InvertedResidualNet):
+    """As trained in PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__(MOBILENET_V2_STAGES, tensorflow=False)
+
+
 class InvertedResidual(nn.Module):
     """Widen, filter each channel, narrow; added to the input where the shapes allow."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int, tensorflow: bool
+    ) -> None:
         super().__init__()
         wide = inputs * expansion
         self.residual = stride == 1 and inputs == outputs
-        self.expand = SameConvolution(inputs, wide, kernel=1) if expansion > 1 else nn.Identity()
-        self.depthwise = SameConvolution(wide, wide, kernel=kernel, stride=stride, groups=wide)
-        self.project = SameConvolution(wide, outputs, kernel=1, activation=False)
+        self.expand = (
+            Convolution(inputs, wide, kernel=1, tensorflow=tensorflow) if expansion > 1 else nn.Identity()
+        )
+        self.depthwise = Convolution(
+            wide, wide, kernel=kernel, stride=stride, groups=wide, tensorflow=tensorflow
+        )
+        self.project = Convolution(wide, outputs, kernel=1, activation=False, tensorflow=tensorflow)
 
     def forward(self, features: Tensor) -> Tensor:
         narrowed: Tensor = self.project(self.depthwise(self.expand(features)))
         return features + narrowed if self.residual else narrowed
 
 
-class SameConvolution(nn.Module):
-    """Convolution, batch normalisation, ReLU6; pads like TensorFlow, where the weights were trained.
+class Convolution(nn.Module):
+    """Convolution, batch normalisation, ReLU6.
 
-    "Same" padding of a strided convolution puts the odd pixel to the right and the bottom, not evenly.
+    Normalisation by stored statistics is an affine map per channel: its factor goes into the convolution's
+    weights and its shift into `bias_relu6`, so it costs no pass over the features. Gradients still reach all
+    of its parameters. `tensorflow` pads like TensorFlow: "same" padding of a strided convolution puts the odd
+    pixel to the right and the bottom, not evenly.
     """
 
     def __init__(
@@ -77,19 +113,41 @@ class SameConvolution(nn.Module):
         stride: int = 1,
         groups: int = 1,
         activation: bool = True,
+        tensorflow: bool = True,
     ) -> None:
         super().__init__()
-        self.kernel, self.stride, self.activation = kernel, stride, activation
-        self.convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, groups=groups, bias=False)
-        self.norm = nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01)
+        self.kernel, self.stride, self.activation, self.tensorflow = kernel, stride, activation, tensorflow
+        padding = 0 if tensorflow else (kernel - 1) // 2
+        self.convolution = nn.Conv2d(
+            inputs, outputs, kernel, stride=stride, padding=padding, groups=groups, bias=False
+        )
+        self.norm = nn.BatchNorm2d(outputs, eps=1e-3 if tensorflow else 1e-5)
 
     def forward(self, features: Tensor) -> Tensor:
+        if self.tensorflow:
+            features = self.pad(features)
+        if self.norm.training:
+            features = self.norm(self.convolution(features))
+            return F.relu6(features) if self.activation else features
+        factor, shift = self.affine()  # (C,), (C,)
+        weight = self.convolution.weight * factor.view(-1, 1, 1, 1)
+        plain = self.convolution
+        features = F.conv2d(features, weight, None, plain.stride, plain.padding, plain.dilation, plain.groups)
+        if self.activation:
+            return bias_relu6(features, shift)
+        return features + shift.to(features.dtype).view(-1, 1, 1)
+
+    def affine(self) -> tuple[Tensor, Tensor]:
+        """The normalisation by stored statistics as factor and shift per channel."""
+        mean, variance = self.norm.running_mean, self.norm.running_var
+        assert mean is not None and variance is not None
+        factor = self.norm.weight * torch.rsqrt(variance + self.norm.eps)
+        return factor, self.norm.bias - mean * factor
+
+    def pad(self, features: Tensor) -> Tensor:
         top, bottom = same_padding(features.shape[-2], self.kernel, self.stride)
         left, right = same_padding(features.shape[-1], self.kernel, self.stride)
-        if top + bottom + left + right:
-            features = F.pad(features, (left, right, top, bottom))
-        features = self.norm(self.convolution(features))
-        return F.relu6(features) if self.activation else features
+        return F.pad(features, (left, right, top, bottom)) if top + bottom + left + right else features
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
@@ -100,8 +158,3 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """
     total = max((-(-size // stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
-
-
-def mobilenet_v2_settings() -> dict[str, Any]:
-    """The Hugging Face settings under which MobileNetV2 computes what torchvision's version computes."""
-    return {"model_type": "mobilenet_v2", "tf_padding": False, "layer_norm_eps": 1e-5}

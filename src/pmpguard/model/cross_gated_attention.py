@@ -4,8 +4,8 @@ For one caption u_1..u_m and one image v_1..v_n of unit vectors:
 
     a_ij = u_i^T W_a v_j;  alpha = softmax of a over regions, beta = softmax of a over words
     vt_i = sum_j alpha_ij v_j,  ut_j = sum_i beta_ji u_i
-    gu_i = sigmoid(W^u [u_i; vt_i] + b^u),  û_i = gu_i * u_i + (1 - gu_i) * vt_i,  and v̂_j as its mirror
-    image
+    gu_i = sigmoid(W^u [u_i; vt_i] + b^u),  û_i = gu_i * u_i + (1 - gu_i) * vt_i
+    gv_j = sigmoid(W^v [v_j; ut_j] + b^v),  v̂_j = gv_j * v_j + (1 - gv_j) * ut_j
 
 The pair's score is the cosine between the means of û and of v̂.
 
@@ -102,10 +102,9 @@ class CrossGatedAttention(nn.Module):
 
         logits = torch.einsum(f"{caption}md,{image}nd->{pair}mn", self.rotate(words), regions)
         logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
-        over_regions = masked_softmax(logits, region_mask[..., None, :], -1).to(
-            words.dtype
-        )  # (..., m, n) alpha
-        over_words = masked_softmax(logits, word_mask[..., :, None], -2).to(words.dtype)  # (..., m, n) beta
+        # alpha and beta of eq. 2, (..., m, n) both
+        over_regions = masked_softmax(logits, region_mask[..., None, :], -1).to(words.dtype)
+        over_words = masked_softmax(logits, word_mask[..., :, None], -2).to(words.dtype)
 
         to_word = f"{pair}mn,{image}nd->{pair}md"
         context = torch.einsum(to_word, over_regions, regions)  # (..., m, d) vt

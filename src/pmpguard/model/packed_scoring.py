@@ -28,8 +28,8 @@ IMAGES_AT_ONCE = 512  # whose Gram matrices or gate products are held
 HIGHEST_SHARPNESS = 40.0  # exp(sharpness * cosine) is squared unshifted in float32
 BLOCK_WORDS = 704  # of awareness attention
 BLOCK_WORDS_TIMES_IMAGES = 5632  # whose cosines with all regions stay in the cache of a core
-GATED_BLOCK_WORDS = 264  # of cross-gated attention
-GATED_BLOCK_PAIRS = 192
+GATED_BLOCK_WORDS = 176  # of cross-gated attention
+GATED_BLOCK_PAIRS = 128
 BLOCKS_PER_TASK = 8
 
 ScoreBlocks = Callable[[Sequence[Tensor], Sequence[Tensor], int], Tensor]
@@ -128,17 +128,16 @@ def _gated_block(by_word: Sequence[Tensor], by_image: Sequence[Tensor], length: 
 
     With T = tanh(x / 2), twice a gated word is u + vt + T * (u - vt), and twice a gated region is
     (1 + T) * v + (1 - T) * ut. The sum over regions of the second half is the sum over words of
-    u_i * sum_j beta_ji (1 - T_j): m vectors instead of n contexts. What has d numbers for every region is made
-    image by image, in one buffer that stays in the cache.
+    u_i * sum_j beta_ji (1 - T_j): m vectors instead of n contexts. What has d numbers for every region is
+    made image by image in one buffer.
     """
     rotated, words, own_word, seen_region = by_word
     regions, seen_and_regions, own_region, region_sum = by_image
     images, n, dim = regions.shape
     logits = (regions.view(images * n, dim) @ rotated.T).view(images, n, -1)  # (I, n, mC)
     over_regions = logits.softmax(1).transpose(1, 2)  # (I, mC, n) alpha
-    over_words = (
-        logits.view(images, n, length, -1).softmax(2).permute(0, 3, 1, 2).contiguous()
-    )  # (I, C, n, m) beta
+    over_words = logits.view(images, n, length, -1).softmax(2)  # (I, n, m, C) beta
+    over_words = over_words.permute(0, 3, 1, 2).contiguous()  # (I, C, n, m)
     captions = over_words.shape[1]
     words_of = words.view(length, captions, dim).transpose(0, 1).contiguous()  # (C, m, d)
     seen_of = seen_region.view(length, captions, dim).transpose(0, 1).contiguous()  # (C, m, d)
@@ -146,18 +145,22 @@ def _gated_block(by_word: Sequence[Tensor], by_image: Sequence[Tensor], length: 
     both = torch.empty(length * captions, 2 * dim)
     word_tilt, context = both.chunk(2, dim=1)  # (mC, d) each
     mixed = torch.empty(length * captions, dim)
+    by_position = mixed.view(length, captions, dim)
     tilt = torch.empty(captions, n, dim)
     gated_words = torch.empty(images, captions, dim)
     from_regions = torch.empty(images, captions, dim)
     attended = torch.empty(images, captions, length, dim)
-    for image in range(images):
-        torch.mm(over_regions[image], seen_and_regions[image], out=both)
+    inputs = (over_regions, seen_and_regions, over_words, over_words.transpose(2, 3), own_region, regions)
+    outputs = (gated_words, attended, from_regions)
+    per_image = zip(*(tensor.unbind() for tensor in (*inputs, *outputs)), strict=True)
+    for alpha, seen_and_region, beta, beta_t, own, region, gated, sums, from_region in per_image:
+        torch.mm(alpha, seen_and_region, out=both)
         word_tilt.add_(own_word).tanh_()
         torch.sub(words, context, out=mixed).mul_(word_tilt).add_(context)
-        torch.sum(mixed.view(length, captions, dim), 0, out=gated_words[image])
-        torch.bmm(over_words[image], seen_of, out=tilt).add_(own_region[image]).tanh_()
-        torch.bmm(over_words[image].transpose(1, 2), tilt, out=attended[image])  # sum_j beta_ji T_j
-        torch.sum(tilt.mul_(regions[image]), 1, out=from_regions[image])
+        torch.sum(by_position, 0, out=gated)
+        torch.bmm(beta, seen_of, out=tilt).add_(own).tanh_()
+        torch.bmm(beta_t, tilt, out=sums)  # sum_j beta_ji T_j
+        torch.sum(tilt.mul_(region), 1, out=from_region)
     gated_words += words_of.sum(1)
     share = over_words.sum(2)[..., None]  # (I, C, m, 1) sum_j beta_ji
     from_words = torch.sub(share, attended, out=attended).mul_(words_of).sum(2)  # (I, C, d)

@@ -17,11 +17,13 @@ from pmpguard.data.images import image_tensor
 from pmpguard.data.transforms import resize_bicubic
 from pmpguard.errors import ConfigError, DataError, ModelError
 from pmpguard.files import atomic_directory, read_json, recover_directory, verify_manifest, write_json
+from pmpguard.model.adapters import attach_adapters
 from pmpguard.model.awareness_attention import awareness_parts
 from pmpguard.model.boundary import Boundary
 from pmpguard.model.cross_gated_attention import ALIGNED, CrossGatedAttention
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.explain import Explanation, explain_pair
+from pmpguard.model.heads.registry import build_head
 from pmpguard.model.image_encoder import ImageArchitecture, ImageEncoder, pretrained_image_encoder
 from pmpguard.model.model_card import model_card
 from pmpguard.model.pair_scoring import (
@@ -67,6 +69,8 @@ class Retriever(nn.Module):
         )
         self.boundary = Boundary(awareness.alpha, awareness.mismatched, awareness.at_test)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature)))
+        self.head = build_head(config.head, config.dim)
+        self.adapters = attach_adapters(config.adapters, image_encoder, text_encoder)
 
     @classmethod
     def create(
@@ -74,7 +78,12 @@ class Retriever(nn.Module):
     ) -> Retriever:
         """A new model from the encoders that `config` names; `tiny` text takes its words from `captions`."""
         image_encoder = pretrained_image_encoder(
-            config.vision, config.dim, config.image_size, config.vision_options, allow_download=allow_download
+            config.vision,
+            config.dim,
+            config.image_size,
+            config.vision_options,
+            stages=config.stages,
+            allow_download=allow_download,
         )
         text_encoder, tokenizer = pretrained_text_encoder(
             config.text,
@@ -108,11 +117,11 @@ class Retriever(nn.Module):
 
     def forward_images(self, pixels: Tensor) -> Encoded:
         """(N, 3, s, s): uint8, or float that `normalise` has been applied to."""
-        return self.image_encoder(pixels)  # type: ignore[no-any-return]
+        return self.project_images(self.image_tokens(pixels))
 
     def forward_texts(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
         """What `tokenize` gave, moved to the model's device."""
-        return self.text_encoder(token_ids, token_mask)  # type: ignore[no-any-return]
+        return self.project_texts(self.text_tokens(token_ids, token_mask))
 
     def image_tokens(self, pixels: Tensor) -> Encoded:
         """`forward_images` up to the last linear layer: what to keep of a frozen backbone."""
@@ -123,12 +132,14 @@ class Retriever(nn.Module):
         return self.text_encoder.tokens(token_ids, token_mask)
 
     def project_images(self, tokens: Encoded) -> Encoded:
-        """The rest of `forward_images`."""
-        return self.image_encoder.project(tokens)
+        """The rest of `forward_images`: the last linear layer, then the head."""
+        encoded = self.image_encoder.project(tokens)
+        return encoded if self.head is None else self.head.images(encoded)
 
     def project_texts(self, tokens: Encoded) -> Encoded:
-        """The rest of `forward_texts`."""
-        return self.text_encoder.project(tokens)
+        """The rest of `forward_texts`: the last linear layer, then the head."""
+        encoded = self.text_encoder.project(tokens)
+        return encoded if self.head is None else self.head.texts(encoded)
 
     # ------------------------------------------------------------------------------------------------ for use
 
@@ -159,6 +170,8 @@ class Retriever(nn.Module):
         `ranking` replaces the configured one; z counts as a cosine: the temperature is the same for all.
         """
         ranking = self.config.ranking if ranking is None else ranking
+        if ranking == "head":
+            return self._head_scores(texts, images)
         parts = []
         if "S" in ranking:
             parts.append(self._awareness(texts, images))
@@ -171,6 +184,13 @@ class Retriever(nn.Module):
         if "pooled" in ranking:
             parts.append(texts.pooled @ images.pooled.T)
         return parts[0] if len(parts) == 1 else parts[0] + self.config.ranking_weight * parts[1]  # (T, I)
+
+    def _head_scores(self, texts: Encoded, images: Encoded) -> Tensor:
+        """The head's score of all pairs: (T, I)."""
+        if self.head is None:
+            raise ConfigError("ranking 'head' needs a head", fix="rank by S or pooled")
+        floats = self.head.floats_per_pair(texts, images)
+        return all_pairs(self.head.score, texts, images, floats_per_pair=floats)
 
     def _awareness(self, texts: Encoded, images: Encoded) -> Tensor:
         """S of all pairs with the boundary used at test: (T, I)."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pmpguard.errors import ConfigError
 from pmpguard.model.image_encoder import EncoderOptions
 
-Ranking = Literal["S", "z", "S+z", "pooled", "pooled+S"]
+Ranking = Literal["S", "z", "S+z", "pooled", "pooled+S", "head"]
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,44 @@ class AwarenessConfig:
 
 
 @dataclass(frozen=True)
+class HeadConfig:
+    """A step after the encoders that a method asked for; none by default.
+
+    scenes, keep, instructions, cycles: of PIR, see `heads/pir.py`. attention_heads and dropout: of all.
+    """
+
+    name: Literal["none", "pir", "swan", "dove"] = "none"
+    attention_heads: int = 8
+    dropout: float = 0.2
+    scenes: int = 32
+    keep: float = 0.8
+    instructions: int = 2
+    cycles: int = 3
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """Small layers inside the towers or after them, see `adapters.py`; none by default.
+
+    `gate` is the gates' value at the start, before the sigmoid.
+    """
+
+    name: Literal["none", "harma"] = "none"
+    width: int = 128
+    attention_heads: int = 8
+    gate: float = 0.6
+    place: Literal["layers", "output"] = "layers"
+
+
+@dataclass(frozen=True)
 class RetrieverConfig:
     """Which encoders, how pairs are scored, and by which score items are ranked.
 
     vision: `tiny`, `efficientnet-lite0`, `mobilenet-v2`, or a Hugging Face model's id or folder.
     text: `tiny`, `minilm-l6`, or a Hugging Face model's id or folder.
     ranking: `S` (awareness), `z` (cross-gated cosine), `pooled` (cosine of pooled vectors) or a sum, in which
-    z or pooled counts `ranking_weight` times.
+    z or pooled counts `ranking_weight` times; or `head`, the head's own score.
+    stages: regions hold what earlier stages of the vision encoder saw there, too.
     """
 
     vision: str = "tiny"
@@ -61,6 +92,9 @@ class RetrieverConfig:
     temperature: float = 0.07
     vision_options: EncoderOptions = field(default_factory=EncoderOptions)
     text_options: EncoderOptions = field(default_factory=EncoderOptions)
+    stages: bool = False
+    head: HeadConfig = field(default_factory=HeadConfig)
+    adapters: AdapterConfig = field(default_factory=AdapterConfig)
 
     def __post_init__(self) -> None:
         for name in ("dim", "image_size", "max_words"):
@@ -73,6 +107,23 @@ class RetrieverConfig:
             raise ConfigError(
                 f"ranking {self.ranking!r} with {self.awareness.input} input needs cross-gated attention",
                 fix="set cross_gated.use=true, or ranking=S and awareness.input=raw",
+            )
+        self._check_head()
+
+    def _check_head(self) -> None:
+        if self.ranking == "head" and self.head.name == "none":
+            raise ConfigError("ranking 'head' needs a head", fix="set head.name, or rank by pooled")
+        if self.head.name != "none" and self.dim % self.head.attention_heads:
+            raise ConfigError(
+                f"dim {self.dim} cannot be split among {self.head.attention_heads} attention heads",
+                fix="choose head.attention_heads so that it divides dim",
+            )
+        if not 0 < self.head.keep <= 1:
+            raise ConfigError(f"head.keep is {self.head.keep}", fix="give a share above 0 and at most 1")
+        if self.adapters.name != "none" and self.adapters.width % (2 * self.adapters.attention_heads):
+            raise ConfigError(
+                f"adapters.width is {self.adapters.width}",
+                fix=f"give a multiple of {2 * self.adapters.attention_heads}",
             )
 
 

@@ -57,6 +57,8 @@ class TextEncoder(nn.Module):
             backbone = TinyText(**settings) if architecture.family == "tiny" else build_tower(settings)
         self.backbone = backbone
         self.model_type = architecture.settings.get("model_type", "tiny")
+        self.adapted = False  # adapters inside the backbone are trained even when it is frozen
+        self.token_mask: Tensor | None = None  # of the batch being read, for the adapters
         if options.gradient_checkpointing:
             enable_checkpointing(self.backbone, "text")
         if options.frozen:
@@ -75,7 +77,9 @@ class TextEncoder(nn.Module):
     def tokens(self, ids: Tensor, mask: Tensor) -> Encoded:
         """The backbone's output before projection: pooled (N, c), words (N, m, c); not unit vectors."""
         prefix, suffix = self.architecture.prefix, self.architecture.suffix
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.options.frozen):
+        self.token_mask = mask if self.adapted else None
+        trains = self.adapted or not self.options.frozen
+        with torch.set_grad_enabled(torch.is_grad_enabled() and trains):
             if isinstance(self.backbone, TinyText):
                 states = self.backbone(ids, mask)
             else:

@@ -146,8 +146,8 @@ def efficientnet_lite_weights(weights: Weights) -> Weights:
 
 
 def mobilenet_v2_weights(weights: Weights) -> Weights:
-    """torchvision's names (`features.3.conv.1.0.weight`) to Hugging Face's (`layer.1.conv_3x3...`)."""
-    kinds = ("convolution", "normalization")
+    """torchvision's names (`features.3.conv.1.0.weight`) to ours (`blocks.2.depthwise...`)."""
+    kinds = ("convolution", "norm")
     renamed = {}
     for name, tensor in weights.items():
         if name.startswith("classifier."):
@@ -155,15 +155,14 @@ def mobilenet_v2_weights(weights: Weights) -> Weights:
         _, layer, *path, field = name.split(".")
         numbers = [int(step) for step in path if step != "conv"]
         if layer in ("0", "18"):
-            part, kind = {"0": "conv_stem.first_conv", "18": "conv_1x1"}[layer], numbers[0]
+            part, kind = {"0": "stem", "18": "head"}[layer], numbers[0]
         else:
             # A block is a list of (convolution, normalisation) pairs and ends with a bare convolution and a
             # bare normalisation; the first block has no expansion.
-            parts = ["conv_3x3", "reduce_1x1"] if layer == "1" else ["expand_1x1", "conv_3x3", "reduce_1x1"]
+            parts = ["depthwise", "project"] if layer == "1" else ["expand", "depthwise", "project"]
             last = len(parts) - 1
-            step = parts[min(numbers[0], last)]
             kind = numbers[1] if len(numbers) == 2 else numbers[0] - last
-            part = f"conv_stem.{step}" if layer == "1" else f"layer.{int(layer) - 2}.{step}"
+            part = f"blocks.{int(layer) - 1}.{parts[min(numbers[0], last)]}"
         renamed[f"{part}.{kinds[kind]}.{field}"] = tensor
     return renamed
 

@@ -17,9 +17,9 @@ class AveragedWeights:
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.names = [name for name, value in module.named_parameters() if value.requires_grad] if decay else []
-        own = dict(module.named_parameters())
-        self._live = [own[name] for name in self.names]
+        own = {name: value for name, value in module.named_parameters() if value.requires_grad and decay}
+        self.names = list(own)
+        self._live: list[Tensor] = list(own.values())
         self.tensors: dict[str, Tensor] = {name: own[name].detach().clone() for name in self.names}
 
     @torch.no_grad()

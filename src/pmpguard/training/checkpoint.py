@@ -18,9 +18,18 @@ from torch import Tensor, nn
 
 from pmpguard.config import first_difference, from_dict
 from pmpguard.errors import CheckpointError, PmpguardError
-from pmpguard.files import atomic_directory, read_json, remove_leftovers, verify_manifest, write_json
+from pmpguard.files import (
+    atomic_directory,
+    read_json,
+    recover_directory,
+    remove_leftovers,
+    verify_manifest,
+    write_json,
+)
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+# What `atomic_directory` moves aside while it replaces a checkpoint of the same step.
+_REPLACED = ".old-step-"
 
 
 @dataclass(frozen=True)
@@ -70,14 +79,17 @@ def save_checkpoint(
             f"{target} could not be written ({error})",
             fix="free some disk space and run the same command again: it continues from the last checkpoint",
         ) from error
-    for old in sorted(folder.glob("step-*"))[:-keep]:
+    for old in [*sorted(folder.glob("step-*"))[:-keep], *folder.glob(f"{_REPLACED}*")]:
         shutil.rmtree(old, ignore_errors=True)
     return target
 
 
 def latest_checkpoint(run: Path) -> Path | None:
     """The newest checkpoint that is whole; damaged ones are passed over."""
-    for directory in sorted((run / "checkpoints").glob("step-*"), reverse=True):
+    folder = run / "checkpoints"
+    for replaced in list(folder.glob(f"{_REPLACED}*")):  # the writer was killed between its two renames
+        recover_directory(folder / replaced.name.removeprefix(".old-"))
+    for directory in sorted(folder.glob("step-*"), reverse=True):
         try:
             verify_manifest(directory)
         except PmpguardError:
@@ -86,9 +98,7 @@ def latest_checkpoint(run: Path) -> Path | None:
     return None
 
 
-def load_checkpoint(
-    directory: Path, identity: RunIdentity
-) -> tuple[Position, dict[str, dict[str, Tensor]]]:
+def load_checkpoint(directory: Path, identity: RunIdentity) -> tuple[Position, dict[str, dict[str, Tensor]]]:
     """Read a checkpoint after making sure it belongs to this very run."""
     state = read_json(directory / "state.json")
     difference = first_difference(state["identity"], asdict(identity))
@@ -104,10 +114,12 @@ def load_checkpoint(
 def optimiser_tensors(optimiser: torch.optim.AdamW, names: dict[nn.Parameter, str]) -> dict[str, Tensor]:
     """AdamW's moments and step counts by parameter name."""
     found: dict[str, Tensor] = {}
-    for parameter, state in optimiser.state.items():
-        for moment in _MOMENTS:
-            found[f"{names[parameter]}|{moment}"] = state[moment]
-        found[f"{names[parameter]}|step"] = torch.as_tensor(state["step"], dtype=torch.float32)
+    for parameter, name in names.items():
+        state = optimiser.state.get(parameter)
+        if state:
+            for moment in _MOMENTS:
+                found[f"{name}|{moment}"] = state[moment]
+            found[f"{name}|step"] = torch.as_tensor(state["step"], dtype=torch.float32)
     return found
 
 

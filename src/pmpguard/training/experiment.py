@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,18 +17,20 @@ from pmpguard.data.formats import read_pairs
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.scenes import scene_world
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.evaluation.detection import Detection, measure_detection
+from pmpguard.evaluation.detection import Detection, RematchPrecision, measure_detection, rematch_precision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
 from pmpguard.evaluation.tables import ResultRow
-from pmpguard.files import write_atomic
+from pmpguard.methods.method import Method
+from pmpguard.model.retriever_config import Ranking
 from pmpguard.noise.corrupt import Corruption, corrupt_pairs
 from pmpguard.noise.manifest import apply_manifest, save_manifest
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.loop import TrainingData, TrainResult, pick_device, train
-from pmpguard.training.pictures import Pictures, ResidentPictures, open_pictures
+from pmpguard.training.pictures import Pictures, ResidentPictures, StreamedPictures, open_pictures
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 SCENES = "scenes"
+log = logging.getLogger("pmpguard")
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,13 @@ class ExperimentResult:
     trained: TrainResult
     test: EvaluationReport
     detection: Detection | None
+    rematching: RematchPrecision | None
     corruption: Corruption
 
 
-def prepare_dataset(config: ExperimentConfig, splits: tuple[str, ...] = ("train", "val", "test")) -> PreparedDataset:
+def prepare_dataset(
+    config: ExperimentConfig, splits: tuple[str, ...] = ("train", "val", "test")
+) -> PreparedDataset:
     """Read the pairs and open the pictures of every needed split."""
     device, size = pick_device(config.train.device), config.train.model.image_size
     if config.dataset == SCENES:
@@ -119,13 +125,31 @@ def prepare_dataset(config: ExperimentConfig, splits: tuple[str, ...] = ("train"
 
 
 def corrupt_dataset(table: PairTable, noise: NoiseConfig, seed: int) -> Corruption:
-    """The corruption a config asks for: from a file, or drawn."""
-    if noise.file is not None:
-        return apply_manifest(table, noise.file)
-    return corrupt_pairs(table, noise.rate, noise.seed if noise.seed is not None else seed, noise.level)
+    """The corruption of the training split that a config asks for: from a file, or drawn."""
+    if noise.file is None:
+        return corrupt_pairs(table, noise.rate, noise.seed if noise.seed is not None else seed, noise.level)
+    corruption = apply_manifest(table, noise.file)
+    if corruption.split != "train":
+        raise DataError(
+            f"{noise.file}: corrupts split {corruption.split!r}, but training reads 'train'",
+            fix="make a noise file of the training split: pmpguard corrupt --split train",
+        )
+    return corruption
 
 
-def run_experiment(config: ExperimentConfig, run: Path, data: PreparedDataset | None = None) -> ExperimentResult:
+def noise_mark(corruption: Corruption, oracle: bool) -> str:
+    """Identifies what a run trains on; two noise files never share it, nor do a run and its oracle."""
+    return fingerprint(
+        [
+            corruption.requested_rate, corruption.level, corruption.seed, corruption.mode, corruption.split,
+            corruption.table.fingerprint, oracle,
+        ]
+    )  # fmt: skip
+
+
+def run_experiment(
+    config: ExperimentConfig, run: Path, data: PreparedDataset | None = None
+) -> ExperimentResult:
     """Train as configured in folder `run` (continuing what is there) and measure the selected model.
 
     The injected labels go to the detection metric only, and to the `oracle`, which is told so.
@@ -136,56 +160,107 @@ def run_experiment(config: ExperimentConfig, run: Path, data: PreparedDataset | 
     corruption = corrupt_dataset(data.table, config.noise, config.train.seed)
     run.mkdir(parents=True, exist_ok=True)
     save_manifest(corruption, run / "noise.json")
+    if corruption.effective_rate >= 1:
+        log.warning("%s: every training caption is wrong, there is nothing true to learn", data.table.name)
     in_train = np.array(data.table.column("split")) == "train"
     is_noisy = corruption.is_noisy[in_train]
     train_table, pictures = corruption.table.split("train"), data.pictures["train"]
     if config.oracle:
         train_table, pictures = clean_pairs(train_table, pictures, is_noisy, device)
-    noise_mark = fingerprint([corruption.requested_rate, corruption.level, corruption.seed, config.oracle])
 
     def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:
-        return {f"true_{name}": value for name, value in measure_detection(p_match, is_noisy).as_dict().items()}
+        found = measure_detection(p_match, is_noisy).as_dict()
+        return {f"true_{name}": value for name, value in found.items()}
 
     trained = train(
         config.train,
-        TrainingData(train_table, pictures, data.gallery("val"), data.table.fingerprint, noise_mark),
+        TrainingData(
+            train_table,
+            pictures,
+            data.gallery("val"),
+            data.table.fingerprint,
+            noise_mark(corruption, config.oracle),
+        ),
         run,
         observe=None if config.oracle else observe,
     )
     test = evaluate_retriever(
-        trained.retriever, data.gallery("test"), split="test", device=device, precision=config.train.precision,
-        rankings=extra_rankings(config.train, trained),
-    )  # fmt: skip
-    detection = None
-    if trained.method.p_match is not None and not config.oracle:
-        detection = measure_detection(trained.method.p_match.float().cpu().numpy(), is_noisy)
+        trained.retriever,
+        data.gallery("test"),
+        split="test",
+        device=device,
+        precision=config.train.precision,
+        rankings=extra_rankings(trained),
+    )
+    detection = rematching = None
+    if not config.oracle:
+        detection = measure_catching(trained.method, is_noisy)
+        rematching = measure_rematching(trained.method, data.table.split("train"), train_table)
     row = ResultRow(
         dataset=data.table.name,
         method="oracle" if config.oracle else config.train.method,
-        level=config.noise.level,
-        rate=config.noise.rate,
+        level=corruption.level,
+        rate=corruption.requested_rate,
         seed=config.train.seed,
         encoder=f"{config.train.model.vision}+{config.train.model.text}",
         selected_on="val",
-        metrics=row_metrics(trained, test, detection, corruption),
+        metrics=row_metrics(trained, test, detection, rematching, corruption),
         settings={"preset": config.train.preset, **to_dict(config.train.settings)},
         commit=current_commit(),
         hardware=describe_hardware(device),
         seconds=round(time.perf_counter() - started, 2),
         time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
-    return ExperimentResult(row, trained, test, detection, corruption)
+    return ExperimentResult(row, trained, test, detection, rematching, corruption)
 
 
-def extra_rankings(config: TrainConfig, trained: TrainResult) -> list[str]:
+def extra_rankings(trained: TrainResult) -> list[Ranking]:
     """Every other ranking the trained model offers, reported beside its own."""
     model = trained.retriever.config
-    gated = ["z", "S+z"] if model.cross_gated.use else []
+    gated: list[Ranking] = ["z", "S+z"] if model.cross_gated.use else []
     return [] if model.ranking == "pooled" else ["pooled", "S", *gated]
 
 
+def measure_catching(method: Method, is_noisy: np.ndarray) -> Detection | None:
+    """The final verdicts against the truth; None for a method that judges no pairs."""
+    if method.p_match is None:
+        return None
+    p_match = method.p_match.float().cpu().numpy()
+    return measure_detection(p_match, is_noisy, estimated_rate=method.estimated_mismatch_rate)
+
+
+def measure_rematching(method: Method, clean: PairTable, trained_on: PairTable) -> RematchPrecision | None:
+    """The method's last proposals against the clean captions; None for a method that proposes none.
+
+    Proposals number captions and pictures as the table trained on does. A caption that was written anew
+    describes no picture.
+    """
+    if method.proposals is None:
+        return None
+    number_of = dict(zip(trained_on.captions, trained_on.caption_codes.tolist(), strict=True))
+    known = [(number_of.get(caption, -1), image)
+             for caption, image in zip(clean.captions, clean.image_codes.tolist(), strict=True)]  # fmt: skip
+    described = [pair for pair in known if pair[0] >= 0] or [(-1, 0)]  # nothing true is left
+    labels = clean.column("label")
+    classes = {label: number for number, label in enumerate(sorted({label for label in labels if label}))}
+    if not classes:
+        return rematch_precision(method.proposals, described)
+    image_class = [classes.get(labels[row], -1) for row in clean.first_rows]
+    caption_class = np.full(len(number_of), -2)  # without a known class it equals no picture's
+    for (number, _), label in zip(known, labels, strict=True):
+        if number >= 0 and label in classes:
+            caption_class[number] = classes[label]
+    return rematch_precision(
+        method.proposals, described, image_class=image_class, caption_class=caption_class
+    )
+
+
 def row_metrics(
-    trained: TrainResult, test: EvaluationReport, detection: Detection | None, corruption: Corruption
+    trained: TrainResult,
+    test: EvaluationReport,
+    detection: Detection | None,
+    rematching: RematchPrecision | None,
+    corruption: Corruption,
 ) -> dict[str, float]:
     """The numbers of a row, flat."""
     metrics = {
@@ -200,6 +275,10 @@ def row_metrics(
         metrics[f"mr[{name}]"] = recall.mr
     if detection is not None:
         metrics |= {f"catch_{name}": value for name, value in detection.as_dict().items()}
+    if rematching is not None:
+        shares = {"same_image": rematching.same_image, "same_class": rematching.same_class}
+        metrics["rematch_proposals"] = float(rematching.proposals)
+        metrics |= {f"rematch_{name}": share for name, share in shares.items() if share is not None}
     return metrics
 
 
@@ -207,8 +286,12 @@ def clean_pairs(
     table: PairTable, pictures: Pictures, is_noisy: np.ndarray, device: torch.device
 ) -> tuple[PairTable, Pictures]:
     """The truly clean pairs and their pictures, for the oracle alone."""
-    if not isinstance(pictures, ResidentPictures):
-        raise ConfigError("oracle: needs resident pictures", fix="raise train.resident_gb")
+    if is_noisy.all():
+        raise DataError("oracle: no clean pair is left to train on", fix="lower the mismatch rate")
     kept = table.filter(~is_noisy)
+    if isinstance(pictures, StreamedPictures):
+        return kept, StreamedPictures(kept, pictures.size, device, pictures.ahead)
+    if not isinstance(pictures, ResidentPictures):
+        raise ConfigError(f"oracle: cannot choose among {type(pictures).__name__}")
     codes = table.image_codes[~is_noisy][kept.first_rows]
     return kept, ResidentPictures(pictures.pixels[torch.from_numpy(codes).to(device)], device)

@@ -78,15 +78,21 @@ class Feeder:
     ) -> None:
         self.table, self.pictures, self.tokens, self.sampler = table, pictures, tokens, sampler
         self.augmentation, self.seed, self.device, self.world = augmentation, seed, device, world
-        oriented = np.array([names_direction(caption) for caption in table.captions], dtype=bool)
+        self.oriented = np.array([names_direction(caption) for caption in table.captions], dtype=bool)
+        self.pair_with(table.image_codes)
+
+    def pair_with(self, image_codes: np.ndarray) -> None:
+        """Train each row with this picture (N,): the labelled one, or one it was rematched to."""
+        self.sampler.image_codes = self.image_codes = image_codes
+        self.sampler.forget()
         # A picture keeps its orientation when any of its captions names a direction.
-        self.keep_orientation = np.zeros(len(pictures), dtype=bool)
-        np.logical_or.at(self.keep_orientation, table.image_codes, oriented)
+        self.keep_orientation = np.zeros(len(self.pictures), dtype=bool)
+        np.logical_or.at(self.keep_orientation, image_codes, self.oriented)
 
     def layouts(self, epoch: int, start: int) -> list[BatchLayout]:
         """Which pairs and pictures each remaining batch of the epoch holds."""
         return [
-            batch_layout(rows, self.table.image_codes, self.table.caption_codes)
+            batch_layout(rows, self.image_codes, self.table.caption_codes)
             for rows in self.sampler.batches(epoch, start)
         ]
 

@@ -1,19 +1,24 @@
-"""Methods × rates × levels × seeds from one recipe: finished rows are skipped, an interrupted grid goes on."""
+"""Methods × rates × levels × seeds from one recipe: finished rows are skipped, a stopped grid goes on."""
 
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import yaml
 
 from pmpguard.config import fingerprint, from_dict, to_dict
 from pmpguard.errors import ConfigError
 from pmpguard.evaluation.tables import ResultRow, append_row, read_rows
+from pmpguard.methods.registry import find_method
+from pmpguard.noise.corrupt import check_rate
 from pmpguard.training.config import TrainConfig
+from pmpguard.training.distributed import World, barrier
 from pmpguard.training.experiment import (
     SCENES,
     ExperimentConfig,
@@ -99,15 +104,41 @@ class Cell:
         return fingerprint([self.line.name, plain])
 
 
+def read_grid(path: Path, changes: dict[str, Any] | None = None) -> GridConfig:
+    """A recipe from a YAML file, with some of its settings replaced; unknown settings are errors."""
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such recipe", fix="give the path of a YAML file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML ({error})") from error
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{path}: a recipe is a mapping of settings, this is {type(plain).__name__}")
+    return from_dict(GridConfig, merge(plain, changes or {}), where=str(path))
+
+
 def grid_cells(grid: GridConfig) -> list[Cell]:
-    """Every run of the grid, seed by seed so that an unfinished grid has complete seeds."""
-    cells = []
-    for seed in grid.seeds:
-        for level in grid.levels:
-            for rate in grid.rates:
-                for line in grid.methods:
-                    if not line.rates or rate in line.rates:
-                        cells.append(Cell(line, level, rate, seed, cell_config(grid, line, level, rate, seed)))
+    """Every run of the grid, seed by seed so that an unfinished grid has complete seeds.
+
+    Names and settings of all lines are checked here, before the first run rather than before its own.
+    """
+    twice = [name for name, count in Counter(line.name for line in grid.methods).items() if count > 1]
+    if twice:
+        raise ConfigError(f"methods: two lines are called {twice[0]!r}", fix="give each line its own name")
+    for rate in grid.rates:
+        check_rate(rate)
+    for line in grid.methods:
+        find_method(line.method or line.name).read_settings(line.preset, line.settings)
+    cells = [
+        Cell(line, level, rate, seed, cell_config(grid, line, level, rate, seed))
+        for seed in grid.seeds
+        for level in grid.levels
+        for rate in grid.rates
+        for line in grid.methods
+        if not line.rates or rate in line.rates
+    ]
+    if not cells:
+        raise ConfigError("the recipe asks for no run", fix="give methods, rates, levels and seeds")
     return cells
 
 
@@ -138,6 +169,11 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def finished_rows(grid: GridConfig) -> dict[str, ResultRow]:
+    """The rows collected so far, by mark; those of other settings or recipes are among them."""
+    return {row.mark: row for row in read_rows(grid.rows)} if grid.rows.exists() else {}
+
+
 def run_grid(
     grid: GridConfig,
     work: Path,
@@ -146,23 +182,26 @@ def run_grid(
     report: Callable[[int, int, ResultRow], None] | None = None,
 ) -> list[ResultRow]:
     """Run what is missing and return all rows of this grid."""
-    cells = grid_cells(grid)
-    if not cells:
-        raise ConfigError("the recipe asks for no run", fix="give methods, rates, levels and seeds")
-    finished = {row.mark: row for row in read_rows(grid.rows)} if grid.rows.exists() else {}
-    data: PreparedDataset | None = None
+    cells, finished, world = grid_cells(grid), finished_rows(grid), World.current()
+    prepared: dict[str, PreparedDataset] = {}  # lines may want pictures of different sizes
     rows = []
     for number, cell in enumerate(cells, start=1):
         row = finished.get(cell.mark)
         if row is None:
-            data = data or prepare_dataset(cell.config)
-            folder = work / f"{cell.line.name}-{cell.level}-{cell.rate:g}-{cell.seed}-{cell.mark}"
-            result = run_experiment(cell.config, folder, data)
+            settings = cell.config.train
+            pictures = fingerprint([settings.model.image_size, settings.resident, settings.resident_gb])
+            if pictures not in prepared:
+                prepared[pictures] = prepare_dataset(cell.config)
+            name = "".join(letter if letter.isalnum() else "-" for letter in cell.line.name)
+            folder = work / f"{name}-{cell.level}-{cell.rate:g}-{cell.seed}-{cell.mark}"
+            result = run_experiment(cell.config, folder, prepared[pictures])
             row = replace(result.row, method=cell.line.name, mark=cell.mark)
-            append_row(grid.rows, row)
             del result
-            if not keep_models:
-                shutil.rmtree(folder, ignore_errors=True)
+            if world.is_main:
+                append_row(grid.rows, row)
+                if not keep_models:
+                    shutil.rmtree(folder, ignore_errors=True)
+            barrier(world)
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
         if report is not None:

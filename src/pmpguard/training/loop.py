@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from pmpguard.config import to_dict
 from pmpguard.data.batches import PairSampler
 from pmpguard.data.pairs import PairTable
-from pmpguard.errors import CheckpointError, DataError, TrainingError
+from pmpguard.errors import CheckpointError, DataError
 from pmpguard.evaluation.evaluate import Gallery, encode_gallery, encoder_precision, evaluate_scores
 from pmpguard.files import write_json
 from pmpguard.methods.method import Method, TrainingView
@@ -206,6 +204,8 @@ def train(
                 position = replace(position, begun_epoch=epoch)
                 if config.checkpoint_every > 0:
                     save(position)
+            if method.paired_image is not None and int(method.paired_image.max()) >= 0:
+                feeder.pair_with(method.paired_image.cpu().numpy())
             method.train()
             done = position.step - epoch * steps_per_epoch
             batches = feeder.batches(epoch, done * accumulate)
@@ -225,7 +225,7 @@ def train(
                     raise Interrupted(
                         f"stopped at step {position.step} of {steps}; run the same command again to continue"
                     )
-                if config.checkpoint_every and position.step % config.checkpoint_every == 0:
+                if config.checkpoint_every > 0 and position.step % config.checkpoint_every == 0:
                     save(position)
             runner.check_finite(lambda bad: batch_names(data.train, rows_of(bad)))
             trained_seconds += time.perf_counter() - epoch_started

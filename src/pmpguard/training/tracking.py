@@ -68,13 +68,13 @@ class Tracker:
             return
         run.mkdir(parents=True, exist_ok=True)
         self.stream = self.path.open("ab")
-        self.stream.truncate(keep_bytes)
+        self.stream.truncate(min(keep_bytes, self.path.stat().st_size))  # a lost file is not padded
         self.stream.seek(0, os.SEEK_END)
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return
-        self.board = SummaryWriter(str(run / "tensorboard"))  # type: ignore[no-untyped-call]
+        self.board = SummaryWriter(str(run / "tensorboard"))
 
     def __enter__(self) -> Self:
         return self
@@ -112,5 +112,11 @@ def progress_bar(total: int, done: int, text: str, *, active: bool = True, unit:
     """A bar on stderr; silent when stderr is no terminal and PMPGUARD_PROGRESS is not set."""
     shown = active and (sys.stderr.isatty() or os.environ.get("PMPGUARD_PROGRESS") == "1")
     return tqdm(
-        total=total, initial=done, desc=text, unit=unit, disable=not shown, file=sys.stderr, dynamic_ncols=True
+        total=total,
+        initial=done,
+        desc=text,
+        unit=unit,
+        disable=not shown,
+        file=sys.stderr,
+        dynamic_ncols=True,
     )

@@ -1,0 +1,181 @@
+"""`pmpguard table`: every run of a recipe, collected as rows and rendered as tables and a plot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pmpguard.commands.downloads import require_dataset
+from pmpguard.config import to_dict
+from pmpguard.errors import ConfigError, DataError, MissingExtraError
+from pmpguard.evaluation.plots import plot_mr
+from pmpguard.evaluation.table_rendering import make_sections, to_csv, to_latex, to_markdown
+from pmpguard.evaluation.tables import ResultRow, summarise
+from pmpguard.files import write_atomic
+from pmpguard.training.experiment import SCENES
+from pmpguard.training.grid import GridConfig, finished_rows, grid_cells, merge, read_grid, run_grid
+from pmpguard.training.launch import joined_processes
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """The finished rows of a recipe, how many runs it has, and what was written."""
+
+    rows: tuple[ResultRow, ...]
+    runs: int
+    files: tuple[Path, ...]
+    text: str
+    interrupted: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        return 130 if self.interrupted else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "runs": self.runs,
+            "finished": len(self.rows),
+            "interrupted": self.interrupted,
+            "files": [str(file) for file in self.files],
+            "rows": to_dict(list(self.rows)),
+        }
+
+    def as_text(self) -> str:
+        return self.text
+
+
+def table(
+    recipe: Path,
+    work: Path = Path("runs"),
+    out: Path | None = None,
+    render_only: bool = False,
+    keep_models: bool = False,
+    lines: list[str] | None = None,
+    rates: list[float] | None = None,
+    levels: list[Literal["caption", "image"]] | None = None,
+    seeds: list[int] | None = None,
+    dataset: str | None = None,
+    images: Path | None = None,
+    scenes: int | None = None,
+    rows: Path | None = None,
+    train: dict[str, Any] | None = None,
+) -> TableReport:
+    """Run every method, rate and seed of a recipe that is not finished yet, then render the table.
+
+    Each finished run is one line of a JSONL file, so that a stopped table goes on where it was. Written are
+    table.md, table.csv, table.tex and mr.png (mR against the mismatch rate), with means and deviations over
+    seeds and, marked as such, the paper's printed values beside ours.
+
+    Args:
+        recipe: a YAML file that says what is compared; the options below replace its settings.
+        work: folder for unfinished runs.
+        out: folder of the tables, by default tables/NAME-OF-THE-RECIPE.
+        render_only: run nothing, render the finished rows.
+        keep_models: keep each run's folder with its model and metrics.
+        lines: only these lines of the recipe.
+        rates: mismatch rates.
+        levels: of the noise, caption or image.
+        seeds: of noise and training.
+        dataset: a dataset in any known format, or "scenes" for the embedded world.
+        images: folder of the pictures, where they are not beside the pairs.
+        scenes: number of scenes of the embedded world.
+        rows: the JSONL file that collects the rows.
+        train: training settings of all lines, for example --train.epochs 3 (a line's own settings win).
+    """
+    changes = {"rates": rates, "levels": levels, "seeds": seeds, "dataset": dataset, "images": images,
+               "scenes": scenes, "rows": rows, "train": nested(train or {})}  # fmt: skip
+    plain = {name: to_dict(value) for name, value in changes.items() if value is not None}
+    grid = with_lines(read_grid(recipe, plain), lines)
+    cells = grid_cells(grid)
+    out = Path("tables") / recipe.stem if out is None else out
+    if render_only:
+        return rendered(grid, chosen_rows(grid), len(cells), out)
+    if grid.dataset != SCENES and len(chosen_rows(grid)) < len(cells):
+        require_dataset(Path(grid.dataset))
+    try:
+        with joined_processes(grid.train.device) as world:
+            report = Progress(grid) if world.is_main else None
+            finished = run_grid(grid, work, keep_models=keep_models, report=report)
+    except KeyboardInterrupt:
+        kept = chosen_rows(grid)
+        text = (
+            f"stopped with {len(kept)} of {len(cells)} runs finished; run the same command again to "
+            "continue, or with --render_only true to see the finished ones"
+        )
+        return TableReport(tuple(kept), len(cells), (), text, interrupted=True)
+    return rendered(grid, finished, len(cells), out)
+
+
+def nested(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings with dotted names as nested ones.
+
+    >>> nested({"epochs": 3, "model.dim": 64, "model": {"text": "tiny"}})
+    {'epochs': 3, 'model': {'dim': 64, 'text': 'tiny'}}
+    """
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        first, _, rest = name.partition(".")
+        inner = nested({rest: value}) if rest else nested(value) if isinstance(value, dict) else value
+        result = merge(result, {first: inner})
+    return result
+
+
+def with_lines(grid: GridConfig, names: Sequence[str] | None) -> GridConfig:
+    """The recipe with only some of its lines."""
+    known = [line.name for line in grid.methods]
+    for name in names or ():
+        if name not in known:
+            raise ConfigError(f"lines: the recipe has no line {name!r}", fix=f"known: {', '.join(known)}")
+    return grid if names is None else replace(grid, methods=tuple(x for x in grid.methods if x.name in names))
+
+
+def chosen_rows(grid: GridConfig) -> list[ResultRow]:
+    """The finished rows of exactly this recipe."""
+    finished = finished_rows(grid)
+    return [finished[cell.mark] for cell in grid_cells(grid) if cell.mark in finished]
+
+
+class Progress:
+    """Says on stderr how each run of a grid went, or that it was finished before."""
+
+    def __init__(self, grid: GridConfig) -> None:
+        self.before = set(finished_rows(grid))
+
+    def __call__(self, number: int, total: int, row: ResultRow) -> None:
+        how = "finished before" if row.mark in self.before else f"{row.seconds:.0f} s"
+        print(
+            f"[{number}/{total}] {row.method}, {row.rate:.0%} mismatched ({row.level}), seed {row.seed}: "
+            f"mR {row.metrics['mr']:.2f}, {how}",
+            file=sys.stderr,
+        )
+
+
+def rendered(grid: GridConfig, rows: Sequence[ResultRow], runs: int, out: Path) -> TableReport:
+    """Write the tables and the plot of these rows into `out`."""
+    if not rows:
+        raise DataError(
+            f"{grid.rows}: no finished run of this recipe with these settings",
+            fix="run it without --render_only",
+        )
+    summaries = summarise(rows)
+    sections = make_sections(summaries, grid.printed_table, grid.printed_dataset)
+    out.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "table.md": to_markdown(sections, grid.title),
+        "table.csv": to_csv(sections),
+        "table.tex": to_latex(sections, grid.title),
+    }
+    for name, text in texts.items():
+        write_atomic(out / name, text)
+    files = [out / name for name in texts]
+    notes = [] if len(rows) == runs else [f"{runs - len(rows)} of {runs} runs are missing"]
+    try:
+        plot_mr(summaries, out / "mr.png", grid.printed_table, grid.printed_dataset)
+        files.append(out / "mr.png")
+    except MissingExtraError as error:
+        notes.append(f"no plot: {error.message}; {error.fix}")
+    notes.append(f"wrote {', '.join(map(str, files))}")
+    return TableReport(tuple(rows), runs, tuple(files), "\n".join([texts["table.md"], *notes]))

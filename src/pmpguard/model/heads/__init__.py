@@ -1,0 +1,1 @@
+"""Heads: what a method adds after the encoders, kept and loaded with the model."""

@@ -1,0 +1,125 @@
+"""Frozen backbones run once: their tokens are kept, and steps train the projections and heads alone.
+
+Possible when nothing in the backbones is trained and pictures are not augmented, for then a picture's tokens
+never change. A kept item is one block (1 + n, c): the pooled token, then the fragments. `CachedPictures` and
+`CachedCaptions` stand in for `Pictures` and `TokenTable`, so that whoever feeds batches need not know;
+`images_of` and `texts_of` finish either kind of input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pmpguard.data.transforms import Augmentation
+from pmpguard.errors import ConfigError
+from pmpguard.evaluation.evaluate import encoder_precision
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.retriever import Retriever
+from pmpguard.training.feeding import TokenTable
+from pmpguard.training.pictures import Pictures
+
+_LENGTH_STEP = 8  # captions are cut to the batch's longest, rounded up to this: few shapes occur
+
+
+@dataclass(frozen=True)
+class CachedPictures:
+    """The tokens of every picture, where pixels would be."""
+
+    blocks: Tensor  # (images, 1 + n, c)
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
+        for part in codes:
+            yield self.blocks[torch.from_numpy(part).to(self.blocks.device)]
+
+
+@dataclass(frozen=True)
+class CachedCaptions(TokenTable):
+    """The tokens of every distinct caption: `ids` holds blocks (U, 1 + m, c), `mask` (U, m) marks words."""
+
+    def words(self, captions: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Blocks (n, 1 + L, c) and mask (n, L) of the given captions, L their longest rounded up."""
+        longest = int(self.lengths[captions].max())
+        width = min(self.mask.shape[1], max(1, -(-longest // _LENGTH_STEP)) * _LENGTH_STEP)
+        index = torch.from_numpy(captions).to(self.ids.device)
+        return self.ids[index, : 1 + width], self.mask[index, :width]
+
+
+def can_cache(retriever: Retriever, augmentation: Augmentation) -> bool:
+    """Whether nothing before the projections changes during a run."""
+    return is_frozen(retriever) and not augments(augmentation)
+
+
+def is_frozen(retriever: Retriever) -> bool:
+    """Whether nothing inside either backbone is trained, adapters included."""
+    encoders = (retriever.image_encoder, retriever.text_encoder)
+    return all(encoder.options.frozen and not encoder.adapted for encoder in encoders)
+
+
+def augments(augmentation: Augmentation) -> bool:
+    """Whether pictures come out different from how they went in."""
+    return augmentation.flip or augmentation.rotate or augmentation.crop_min < 1 or augmentation.colour > 0
+
+
+@torch.no_grad()
+def cache_tokens(
+    retriever: Retriever,
+    pictures: Pictures,
+    tokens: TokenTable,
+    batch: int,
+    device: torch.device,
+    precision: str = "fp32",
+) -> tuple[CachedPictures, CachedCaptions]:
+    """Run both frozen backbones over everything; tokens stay on the device, in the run's precision."""
+    if not is_frozen(retriever):
+        raise ConfigError(
+            "tokens can be kept only of frozen backbones",
+            fix="set model.vision_options.frozen=true and model.text_options.frozen=true",
+        )
+    kept = torch.bfloat16 if precision == "bf16" and device.type == "cuda" else torch.float32
+    codes = np.arange(len(pictures))
+    parts = [codes[start : start + batch] for start in range(0, len(codes), batch)]
+    with encoder_precision(device, precision):
+        images = [pack(retriever.image_tokens(pixels)).to(kept) for pixels in pictures.batches(parts)]
+        texts = [
+            retriever.text_tokens(tokens.ids[start : start + batch], tokens.mask[start : start + batch])
+            for start in range(0, len(tokens.ids), batch)
+        ]
+    mask = torch.cat([part.mask for part in texts])  # (U, m)
+    captions = torch.cat([pack(part).to(kept) for part in texts])  # (U, 1 + m, c)
+    return (
+        CachedPictures(torch.cat(images)),
+        CachedCaptions(captions, mask, mask.sum(1).cpu().numpy(), tokens.row_of),
+    )
+
+
+def images_of(retriever: Retriever, pictures: Tensor) -> Encoded:
+    """Unit vectors from pixels (N, 3, s, s) as `forward_images` takes them, or from kept blocks."""
+    if pictures.ndim == 4:
+        return retriever.forward_images(pictures)
+    mask = torch.ones(len(pictures), pictures.shape[1] - 1, dtype=torch.bool, device=pictures.device)
+    return retriever.project_images(unpack(pictures, mask))
+
+
+def texts_of(retriever: Retriever, words: Tensor, mask: Tensor) -> Encoded:
+    """Unit vectors from word ids (N, L) and their mask, or from kept blocks (N, 1 + m, c) and theirs."""
+    if words.ndim == 2:
+        return retriever.forward_texts(words, mask)
+    return retriever.project_texts(unpack(words, mask))
+
+
+def pack(tokens: Encoded) -> Tensor:
+    """(N, 1 + n, c): the pooled token before the fragments."""
+    return torch.cat([tokens.pooled[:, None], tokens.fragments], dim=1)
+
+
+def unpack(blocks: Tensor, mask: Tensor) -> Encoded:
+    """Backbone tokens from blocks (N, 1 + n, c) and the fragments' mask (N, n)."""
+    return Encoded(blocks[:, 0], blocks[:, 1:], mask)

@@ -1,0 +1,40 @@
+"""Run by test_launch in two processes: a short training run in which rank 1 dies at a given step."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+from small_runs import coloured_squares, small_config, training_data
+
+from pmpguard.training import loop
+from pmpguard.training.feeding import StepTensors
+from pmpguard.training.launch import joined_processes
+
+
+def main(run: Path, kill_at: int) -> None:
+    torch.set_num_threads(1)
+    original = loop.StepRunner.step
+
+    def step(
+        self: loop.StepRunner, batches: Sequence[StepTensors], epoch: int, number: int, factor: float
+    ) -> None:
+        if self.world.rank == 1 and number == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        original(self, batches, epoch, number, factor)
+
+    loop.StepRunner.step = step  # type: ignore[method-assign]
+    config = small_config(batch_size=30, checkpoint_every=2)
+    with joined_processes("cpu", timeout_s=15) as world:
+        assert world.size == 2
+        loop.train(config, training_data(*coloured_squares(copies=3)), run)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

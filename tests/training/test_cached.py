@@ -1,0 +1,109 @@
+"""Tokens kept of frozen backbones give what running the backbones anew gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from small_runs import coloured_squares, small_config, training_data
+
+from pmpguard.data.batches import PairSampler
+from pmpguard.data.transforms import Augmentation
+from pmpguard.errors import ConfigError
+from pmpguard.methods.method import Method
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.image_encoder import EncoderOptions
+from pmpguard.training.cached import cache_tokens, can_cache, images_of, pack, texts_of, unpack
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.distributed import World
+from pmpguard.training.feeding import Feeder, TokenTable
+from pmpguard.training.loop import build_method
+
+CPU = torch.device("cpu")
+DATA = training_data(*coloured_squares(copies=3))
+STILL = Augmentation(flip=False, rotate=False, crop_min=1.0)
+
+
+def frozen_config() -> TrainConfig:
+    base, frozen = small_config(augmentation=STILL), EncoderOptions(frozen=True)
+    return replace(base, model=replace(base.model, vision_options=frozen, text_options=frozen))
+
+
+def build() -> tuple[Method, TokenTable]:
+    method = build_method(frozen_config(), len(DATA.train), DATA.train.captions)
+    return method, TokenTable.of(DATA.train, method.retriever, CPU)
+
+
+def test_only_frozen_backbones_and_still_pictures_can_be_kept() -> None:
+    config = frozen_config()
+    retriever = build()[0].retriever
+    assert can_cache(retriever, STILL)
+    moved: list[dict[str, object]] = [{"flip": True}, {"rotate": True}, {"crop_min": 0.9}, {"colour": 0.1}]
+    for change in moved:
+        assert not can_cache(retriever, replace(STILL, **change))  # type: ignore[arg-type]
+    retriever.text_encoder.adapted = True
+    assert not can_cache(retriever, STILL)
+    for side in ("vision_options", "text_options"):
+        model = replace(config.model, **{side: EncoderOptions()})
+        thawed = build_method(replace(config, model=model), len(DATA.train), DATA.train.captions)
+        assert not can_cache(thawed.retriever, STILL)
+    method = build_method(small_config(), len(DATA.train), DATA.train.captions)
+    with pytest.raises(ConfigError, match="frozen"):
+        cache_tokens(
+            method.retriever, DATA.train_pictures, TokenTable.of(DATA.train, method.retriever, CPU), 32, CPU
+        )
+
+
+def test_blocks_hold_the_pooled_token_before_the_fragments() -> None:
+    tokens = Encoded(torch.randn(3, 4), torch.randn(3, 5, 4), torch.rand(3, 5) < 0.5)
+    again = unpack(pack(tokens), tokens.mask)
+    assert pack(tokens).shape == (3, 6, 4)
+    assert torch.equal(again.pooled, tokens.pooled) and torch.equal(again.fragments, tokens.fragments)
+
+
+@pytest.mark.parametrize("batch", [7, 1000])
+def test_kept_tokens_give_the_vectors_of_the_whole_encoders(batch: int) -> None:
+    method, tokens = build()
+    retriever = method.retriever
+    pictures, captions = cache_tokens(retriever, DATA.train_pictures, tokens, batch, CPU)
+    chosen = np.array([5, 0, 17])
+    blocks = next(pictures.batches([chosen]))
+    fresh = images_of(retriever, next(DATA.train_pictures.batches([chosen])))
+    kept = images_of(retriever, blocks)
+    torch.testing.assert_close(kept.pooled, fresh.pooled, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(kept.fragments, fresh.fragments, rtol=1e-4, atol=1e-5)
+    fresh, kept = texts_of(retriever, *tokens.words(chosen)), texts_of(retriever, *captions.words(chosen))
+    width = kept.mask.shape[1]
+    assert torch.equal(kept.mask, fresh.mask[:, :width]) and not fresh.mask[:, width:].any()
+    torch.testing.assert_close(kept.pooled, fresh.pooled, rtol=1e-4, atol=1e-5)
+    real = kept.mask
+    torch.testing.assert_close(kept.fragments[real], fresh.fragments[:, :width][real], rtol=1e-4, atol=1e-5)
+
+
+def test_projections_get_the_same_gradients_and_backbones_none() -> None:
+    found = []
+    for cached in (False, True):
+        method, tokens = build()
+        if cached:
+            pictures, words = cache_tokens(method.retriever, DATA.train_pictures, tokens, 32, CPU)
+        else:
+            pictures, words = DATA.train_pictures, tokens  # type: ignore[assignment]
+        codes = DATA.train.image_codes, DATA.train.caption_codes
+        feeder = Feeder(
+            DATA.train, pictures, words, PairSampler(*codes, 30, 0), STILL, 0, CPU, World()  # type: ignore[arg-type]
+        )  # fmt: skip
+        batch = next(feeder.batches(0, 0))
+        pixels = batch.pixels if cached else method.retriever.normalise(batch.pixels)
+        images = images_of(method.retriever, pixels)
+        texts = texts_of(method.retriever, batch.token_ids, batch.token_mask)
+        scores = texts.pooled @ images.pooled.T / 0.07  # (T, I)
+        torch.nn.functional.cross_entropy(scores, batch.image_of).backward()
+        found.append(
+            {name: value.grad for name, value in method.named_parameters() if value.grad is not None}
+        )
+    live, kept = found
+    assert live.keys() == kept.keys() and all("projection" in name for name in live)
+    for name, gradient in live.items():
+        torch.testing.assert_close(kept[name], gradient, rtol=1e-3, atol=1e-6)

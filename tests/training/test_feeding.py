@@ -1,0 +1,119 @@
+"""Batches are functions of (seed, step): the same after a resume, and shared among ranks without a rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from small_runs import coloured_squares, small_config, training_data
+
+from pmpguard.data.batches import PairSampler
+from pmpguard.data.transforms import Augmentation
+from pmpguard.model.retriever import Retriever
+from pmpguard.training.distributed import World
+from pmpguard.training.feeding import Feeder, StepTensors, TokenTable, batch_names
+from pmpguard.training.loop import TrainingData, build_method
+
+CPU = torch.device("cpu")
+DATA = training_data(*coloured_squares(copies=3))
+STRONG = Augmentation(flip=True, rotate=True, crop_min=0.5, colour=0.2)
+
+
+@pytest.fixture(scope="module")
+def retriever() -> Retriever:
+    return build_method(small_config(), len(DATA.train), DATA.train.captions).retriever
+
+
+def feeder(
+    retriever: Retriever,
+    data: TrainingData = DATA,
+    augmentation: Augmentation = STRONG,
+    world: World = World(),  # noqa: B008
+    seed: int = 0,
+) -> Feeder:
+    codes = data.train.image_codes, data.train.caption_codes
+    sampler = PairSampler(*codes, 30, seed, captions_per_image=2)
+    tokens = TokenTable.of(data.train, retriever, CPU)
+    return Feeder(data.train, data.train_pictures, tokens, sampler, augmentation, seed, CPU, world)
+
+
+def equal(left: StepTensors, right: StepTensors) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(left.tensors(), right.tensors(), strict=True))
+
+
+def test_draws_are_the_same_after_a_resume(retriever: Retriever) -> None:
+    straight = list(feeder(retriever).batches(1, 0))
+    assert len(straight) == 8
+    resumed = list(feeder(retriever).batches(1, 5))
+    assert len(resumed) == 3
+    assert all(equal(left, right) for left, right in zip(straight[5:], resumed, strict=True))
+
+
+def test_epochs_and_seeds_differ(retriever: Retriever) -> None:
+    first, next_epoch = (next(feeder(retriever).batches(epoch, 0)) for epoch in (0, 1))
+    other_seed = next(feeder(retriever, seed=1).batches(0, 0))
+    assert not torch.equal(first.rows, next_epoch.rows)
+    assert not torch.equal(first.rows, other_seed.rows)
+
+
+def test_pixels_and_words_belong_to_the_rows(retriever: Retriever) -> None:
+    batch = next(feeder(retriever, augmentation=Augmentation(False, False, 1.0)).batches(0, 0))
+    rows = batch.rows.numpy()
+    assert torch.equal(batch.image_keys[batch.image_of], torch.from_numpy(DATA.train.image_codes[rows]))
+    assert len(batch.image_keys) == len(set(batch.image_keys.tolist())) == 15  # two captions share a picture
+    own = next(DATA.train_pictures.batches([batch.image_keys.numpy()]))
+    assert torch.equal(batch.pixels, own.float())
+    ids, mask = retriever.tokenize([DATA.train.captions[row] for row in rows])
+    width = ids.shape[1]
+    assert torch.equal(batch.token_mask[:, :width], mask) and not batch.token_mask[:, width:].any()
+    assert torch.equal(batch.token_ids[:, :width][mask], ids[mask])
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_shares_of_all_ranks_are_the_whole(retriever: Retriever, size: int) -> None:
+    whole = list(feeder(retriever).batches(0, 2))
+    ranks = [list(feeder(retriever, world=World(rank, size)).batches(0, 2)) for rank in range(size)]
+    for number, batch in enumerate(whole):
+        shares = [own[number] for own in ranks]
+        assert torch.equal(torch.cat([share.pixels for share in shares]), batch.pixels)
+        words = [ids[mask] for share in shares for ids, mask in [(share.token_ids, share.token_mask)]]
+        assert torch.equal(torch.cat(words), batch.token_ids[batch.token_mask])
+        for share in shares:
+            for name in ("image_of", "image_keys", "caption_keys", "rows"):
+                assert torch.equal(getattr(share, name), getattr(batch, name)), name
+
+
+def test_a_picture_whose_caption_names_a_direction_is_neither_turned_nor_flipped(
+    retriever: Retriever,
+) -> None:
+    captions = DATA.train.captions
+    marked = [number % 6 == 0 for number in range(len(captions))]  # one of the two captions of every third
+    told = [f"{text} on the left" if mark else text for text, mark in zip(captions, marked, strict=True)]
+    data = replace(DATA, train=DATA.train.with_column("caption", told))
+    turning = Augmentation(flip=True, rotate=True, crop_min=1.0)
+    kept, free, changed = 0, 0, 0
+    for batch in feeder(retriever, data, turning).batches(0, 0):
+        originals = next(data.train_pictures.batches([batch.image_keys.numpy()])).float()
+        for key, before, after in zip(batch.image_keys.tolist(), originals, batch.pixels, strict=True):
+            if any(np.array(marked)[data.train.image_codes == key]):
+                assert torch.equal(before, after)
+                kept += 1
+            else:
+                free += 1
+                changed += not torch.equal(before, after)
+    assert kept > 30 and changed > 0.7 * free > 0  # seven of eight on average
+
+
+def test_captions_are_cut_to_the_longest_of_the_batch_in_few_widths(retriever: Retriever) -> None:
+    tokens = TokenTable.of(DATA.train, retriever, CPU)
+    short = int(tokens.lengths.argmin())
+    ids, mask = tokens.words(np.array([short]))
+    assert ids.shape[1] == min(tokens.ids.shape[1], -(-int(tokens.lengths[short]) // 8) * 8)
+    assert int(mask.sum()) == tokens.lengths[short]
+
+
+def test_an_error_names_the_pairs_of_a_batch() -> None:
+    assert batch_names(DATA.train, [0, 2], most=8) == "0, 2"
+    assert batch_names(DATA.train, np.arange(20), most=3) == "0, 1, 2 ..."
