@@ -19,6 +19,7 @@ from pmpguard.errors import PmpguardError
 
 # verb -> (module, function, one line of help)
 VERBS: dict[str, tuple[str, str, str]] = {
+    "demo": ("demo", "demo", "the main job on the embedded world: train, catch wrong captions, rematch"),
     "data check": ("data", "check", "find missing, unreadable, duplicate and leaking pictures and captions"),
     "data stats": ("data", "stats", "counts, lengths and the best recall the ids allow"),
     "data convert": ("convert_data", "convert", "read any known format, write another"),
@@ -31,6 +32,7 @@ VERBS: dict[str, tuple[str, str, str]] = {
         "turn an OpenCLIP or OpenAI checkpoint into a Hugging Face CLIP folder",
     ),
     "train": ("train", "train", "train a retriever, select it on validation, measure it once on test"),
+    "table": ("table", "table", "run a recipe's methods, rates and seeds, and render the table"),
     "evaluate": ("train", "evaluate", "recalls of any model directory on any dataset"),
 }
 

@@ -25,9 +25,7 @@ def naive_em(losses: np.ndarray, iterations: int) -> list[tuple[float, float, fl
         densities = [[w * beta_density(x, a, b) for x in values] for a, b, w in parts]
         fitted = []
         for number in range(2):
-            shares = [
-                densities[number][n] / (densities[0][n] + densities[1][n]) for n in range(len(values))
-            ]
+            shares = [densities[number][n] / (densities[0][n] + densities[1][n]) for n in range(len(values))]
             total = sum(shares)
             mean = sum(share * x for share, x in zip(shares, values, strict=True)) / total
             variance = sum(share * (x - mean) ** 2 for share, x in zip(shares, values, strict=True)) / total

@@ -67,9 +67,7 @@ def test_with_little_entropy_it_is_the_linear_programme(shape: tuple[int, int], 
 def test_it_equals_plain_scaling() -> None:
     cost, row_mass, column_mass = problem(4, 3, seed=5)
     plan = partial_plan(cost, row_mass, column_mass, 0.3, 0.2, iterations=3000)
-    torch.testing.assert_close(
-        plan, naive_plan(cost, row_mass, column_mass, 0.3, 0.2), rtol=1e-6, atol=1e-9
-    )
+    torch.testing.assert_close(plan, naive_plan(cost, row_mass, column_mass, 0.3, 0.2), rtol=1e-6, atol=1e-9)
 
 
 @settings(max_examples=15, deadline=None)

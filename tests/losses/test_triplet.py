@@ -18,13 +18,16 @@ def naive(margins: list[float], hardest: int) -> list[float]:
     terms = []
     for t, v in enumerate(IMAGE_OF.tolist()):
         own, margin = float(SCORES[t, v]), margins[t]
-        rows = [max(0.0, margin - own + float(SCORES[t, k])) if not POSITIVES[t, k] else 0.0 for k in range(4)]
+        rows = [
+            max(0.0, margin - own + float(SCORES[t, k])) if not POSITIVES[t, k] else 0.0 for k in range(4)
+        ]
         columns = [
             max(0.0, margin - own + float(SCORES[k, v])) if not POSITIVES[k, v] else 0.0 for k in range(6)
         ]
         terms.append(
             sum(
-                sum(sorted(side, reverse=True)[:hardest]) / min(hardest, len(side)) for side in (rows, columns)
+                sum(sorted(side, reverse=True)[:hardest]) / min(hardest, len(side))
+                for side in (rows, columns)
             )
         )
     return terms
@@ -48,6 +51,4 @@ def test_a_positive_is_never_a_rival() -> None:
 
 def test_gradient() -> None:
     scores = SCORES.clone().requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda given: hinge_terms(given, IMAGE_OF, POSITIVES, 0.3, 2), (scores,)
-    )
+    assert torch.autograd.gradcheck(lambda given: hinge_terms(given, IMAGE_OF, POSITIVES, 0.3, 2), (scores,))

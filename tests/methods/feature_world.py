@@ -73,11 +73,14 @@ class Learned:
     method: Method
 
 
-def learn(name: str, rate: float, seed: int, epochs: int = 30, batch: int = 100, **settings: object) -> Learned:
+def learn(
+    name: str, rate: float, seed: int, epochs: int = 30, batch: int = 100, **settings: object
+) -> Learned:
     """Train a method in the world of this seed and rate."""
     world, method = make_world(rate, seed), build_method(name, seed=seed, **settings)
     networks = [
-        nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, 32)) for _ in ("pictures", "captions")
+        nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, 32))
+        for _ in ("pictures", "captions")
     ]
     parameters = [*networks[0].parameters(), *networks[1].parameters(), *method.parameters()]
     optimiser = torch.optim.AdamW(parameters, lr=2e-3)
@@ -97,9 +100,7 @@ def learn(name: str, rate: float, seed: int, epochs: int = 30, batch: int = 100,
         generator = torch.Generator().manual_seed(seed * 1000 + epoch)
         for rows in torch.randperm(TRAIN, generator=generator).split(batch):
             texts, images = encode(1, world.captions[world.owner[rows]]), encode(0, world.pictures[rows])
-            given = EncodedBatch(
-                texts, images, torch.arange(len(rows)), rows, world.owner[rows], rows, epoch
-            )
+            given = EncodedBatch(texts, images, torch.arange(len(rows)), rows, world.owner[rows], rows, epoch)
             optimiser.zero_grad()
             sum(term.mean() for term in method.losses(given).values()).backward()  # type: ignore[union-attr]
             optimiser.step()

@@ -36,8 +36,11 @@ def partial_plan(
     larger table the plan minimises <cost, plan> - strength * entropy(plan), by Sinkhorn's alternating updates
     in log space; a fixed number of them, so that nothing waits for the device.
     """
-    if not 0 < mass <= 1 or strength <= 0:
-        raise ConfigError(f"transport: mass {mass}, strength {strength}", fix="0 < mass <= 1 and strength > 0")
+    if not 0 < mass <= 1 or strength <= 0 or iterations < 1:
+        raise ConfigError(
+            f"transport: mass {mass}, strength {strength}, {iterations} iterations",
+            fix="0 < mass <= 1, strength > 0 and at least one iteration",
+        )
     rows, columns = cost.shape
     kernel = cost.new_zeros(rows + 1, columns + 1)  # (T + 1, I + 1)
     kernel[:-1, :-1] = -cost / strength

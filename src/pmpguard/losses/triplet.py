@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def rivals(scores: Tensor, image_of: Tensor, positives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Every pair's own score (T,), its caption on the other images (T, I), its image with other captions (T, T).
+    """Own score (T,), its caption's with other images (T, I) and its image's with other captions (T, T).
 
     scores (T, I), image_of (T,) the labelled image of each caption, positives (T, I) bool. Positives and
     labelled pairs are no rivals; they hold the lowest number there is, so that a maximum never picks them.
@@ -26,8 +26,8 @@ def hinge_terms(
 ) -> Tensor:
     """One loss per pair: the mean of its `hardest` largest hinges [margin - own + rival]+, both ways, added.
 
-    `margin` is one number or one for each pair (T,). Where a pair has fewer rivals than `hardest`, the missing
-    ones count as 0.
+    `margin` is one number or one for each pair (T,). Where a pair has fewer rivals than `hardest`, those
+    missing count as 0.
     """
     own, rows, columns = rivals(scores, image_of, positives)
     needed = (margin - own)[:, None]  # (T, 1)

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from pmpguard.catching.beta_mixture import fit_beta_mixture
-from pmpguard.losses.awareness import awareness_terms
 from pmpguard.losses.triplet import hinge_terms
-from pmpguard.methods.blocks import measure_in_blocks
+from pmpguard.methods.blocks import mean_hinges, measure_in_blocks
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView, pooled_cosines
 from pmpguard.model.retriever import Retriever
 
@@ -62,8 +61,8 @@ class BiCro(Method):
       * Anchors come from the whole training set, not from the batch, and labels are estimated once per epoch.
       * Pairs judged clean and wrong share batches, because the loop deals them; negatives are the batch's.
       * Terms are means over all pairs of a batch; the original draws as many wrong as clean pairs.
-      * It has no more than the original's two stages, but counts them in epochs (`wrong_after`), where the
-        original's code waits for half of its 40: shorter runs need smaller numbers.
+      * Pairs judged wrong join after `wrong_after` epochs, where the original waits for half of its 40; it
+        does not know how long a run will be. Shorter runs need smaller numbers.
     """
 
     name = "bicro"
@@ -84,12 +83,11 @@ class BiCro(Method):
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         settings, phase = self.settings, self.phase(batch.epoch)
-        scores, positives = pooled_cosines(batch), batch.targets > 0  # (T, I)
         if phase == 0:
-            hinges = awareness_terms(scores, batch.image_of, positives, settings.margin, "mean")
+            hinges = mean_hinges(batch, settings.margin)  # (T,)
             return {"warm_up": hinges * lowest(hinges.detach(), settings.warm_up_share)}
         margins = soft_margins(self.soft_labels[batch.rows], settings.margin, settings.curve)  # (T,)
-        terms = hinge_terms(scores, batch.image_of, positives, margins)
+        terms = hinge_terms(pooled_cosines(batch), batch.image_of, batch.targets > 0, margins)
         if phase == 1:
             terms = terms * (self.p_match[batch.rows] > settings.threshold)
         return {"triplet": terms}
@@ -98,7 +96,7 @@ class BiCro(Method):
         settings = self.settings
         if view.epoch < settings.warm_up:
             return {}
-        hinges = measure_in_blocks(view, self._hinges)  # (N,)
+        hinges = measure_in_blocks(view, lambda block: mean_hinges(block, settings.margin))  # (N,)
         mixture = fit_beta_mixture(hinges.double().cpu().numpy(), settings.mixture_iterations)
         self.p_match.copy_(torch.from_numpy(mixture.p_low))
         clean = self.p_match > settings.threshold  # (N,)
@@ -111,11 +109,6 @@ class BiCro(Method):
         labels[anchors] = 1.0
         self.soft_labels.copy_(labels)
         return {"mean_p_match": float(self.p_match.mean()), "mean_soft_label": float(labels.mean())}
-
-    def _hinges(self, block: EncodedBatch) -> Tensor:
-        return awareness_terms(
-            pooled_cosines(block), block.image_of, block.targets > 0, self.settings.margin, "mean"
-        )
 
     def progress(self) -> dict[str, Tensor]:
         return {"mismatch": 1 - self.p_match.mean()}
@@ -157,12 +150,12 @@ def consistency(
 
 def _nearest(items: Tensor, anchors: Tensor) -> Tensor:
     """(K, d), (A, d) -> (K,): the most similar anchor of each item."""
-    return torch.cat([(part @ anchors.T).argmax(1) for part in items.split(_CHUNK)])
+    return torch.cat([(part @ anchors.T).argmax(1) for part in torch.split(items, _CHUNK)])
 
 
 def _paired_cosines(items: Tensor, item_of: Tensor, anchors: Tensor, anchor_of: Tensor) -> Tensor:
     """(N,): the similarity of each pair's item to the pair's anchor."""
-    parts = zip(item_of.split(_CHUNK), anchor_of.split(_CHUNK), strict=True)
+    parts = zip(torch.split(item_of, _CHUNK), torch.split(anchor_of, _CHUNK), strict=True)
     return torch.cat([(items[item] * anchors[anchor]).sum(1) for item, anchor in parts])
 
 

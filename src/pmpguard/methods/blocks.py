@@ -1,7 +1,7 @@
 """Judging the training set block by block: each pair is measured among the pairs of a random block.
 
-The published methods judge pairs in the batches of a loader. Blocks of a fixed size keep a verdict independent
-of the batch size one trains with.
+The published methods judge pairs in the batches of a loader. Blocks of a fixed size keep a verdict
+independent of the batch size one trains with.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from pmpguard.data.draws import Draws
-from pmpguard.methods.method import EncodedBatch, TrainingView
+from pmpguard.losses.awareness import awareness_terms
+from pmpguard.methods.method import EncodedBatch, TrainingView, pooled_cosines
 from pmpguard.model.encoded import Encoded
 
 
@@ -52,3 +53,8 @@ def block_of(view: TrainingView, rows: Tensor) -> EncodedBatch:
 def _pooled_only(pooled: Tensor) -> Encoded:
     none = pooled[:, None][:, :0]  # (N, 0, d)
     return Encoded(pooled, none, none.new_zeros(none.shape[:2], dtype=torch.bool))
+
+
+def mean_hinges(batch: EncodedBatch, margin: float) -> Tensor:
+    """(T,): the mean hinge of each pair over its negatives, both ways: a loss pairs are judged by."""
+    return awareness_terms(pooled_cosines(batch), batch.image_of, batch.targets > 0, margin, "mean")

@@ -26,7 +26,7 @@ class DeclSettings:
         warm_up: epochs in which every label is believed.
         temperature: evidence is exp(tanh(s) / temperature).
         divergence_weight: of the divergence of wrong evidence from none.
-        hinge_weight: of the hinge: 0.8, times the 128 pairs the original adds up where it averages the evidence.
+        hinge_weight: of the hinge: 0.8, times the 128 pairs whose hinges the original adds up, not averages.
         margin: of the hinge.
         fewest_negatives: hardest negatives the hinge averages over in the end.
         harder_for: epochs over which it comes down to them from all negatives.
@@ -51,9 +51,9 @@ class Decl(Method):
 
     Differs from the original:
       * tanh acts on a cosine of pooled tokens instead of the output of a similarity network.
-      * Negatives become harder by epoch (all of them in the first, the fewest after `harder_for`), not by step:
-        their 0.025 fewer per step of 128 pairs takes about five epochs of Flickr30K, and a number of steps
-        would mean another schedule on every dataset.
+      * Negatives become harder by epoch (all count in the first, the fewest after `harder_for`), not by step:
+        0.025 fewer per step, as theirs, takes about five epochs of Flickr30K, and would mean another schedule
+        on every dataset.
       * Pairs that share a picture or a caption string are not held against each other.
       * Terms are means over pairs; `hinge_weight` keeps the ratio of the original's sum and mean.
     """
@@ -69,7 +69,7 @@ class Decl(Method):
         self.register_buffer("p_match", torch.ones(pairs))
 
     def phase(self, epoch: int) -> int:
-        return min(epoch, max(self.settings.harder_for, self.settings.warm_up))
+        return min(epoch, self.settings.harder_for)
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         settings = self.settings

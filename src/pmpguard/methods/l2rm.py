@@ -16,7 +16,7 @@ from pmpguard.catching.beta_mixture import fit_beta_mixture
 from pmpguard.losses.aggregation import aggregation_terms
 from pmpguard.losses.awareness import awareness_terms
 from pmpguard.losses.transport import partial_plan
-from pmpguard.methods.blocks import measure_in_blocks
+from pmpguard.methods.blocks import mean_hinges, measure_in_blocks
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView, labelled, pooled_cosines
 from pmpguard.model.retriever import Retriever
 
@@ -74,7 +74,7 @@ class L2rm(Method):
         128 x 128 matrix, started at ReLU(1 - s), although a place in a batch means nothing; ours has what is
         left of such a matrix if order must not matter: a weight on s, one on the picture's mean similarity,
         and a bias. It learns from all clean pairs of a batch instead of a few planted among others.
-      * Moments instead of maximum likelihood in the mixture's EM.
+      * The mixture is fitted by matched moments from a fixed start; theirs leaves the fit to a library.
       * Terms are means over pairs; `rematch_weight` keeps the ratio of the original's mean and sum.
     """
 
@@ -114,7 +114,7 @@ class L2rm(Method):
 
     @torch.no_grad()
     def _plan(self, cost: Tensor, captions: Tensor, images: Tensor, image_of: Tensor) -> Tensor:
-        """(T, I): who is matched with whom; `captions` (T,) and `images` (I,) are 1 for those that take part."""
+        """(T, I): who goes with whom; `captions` (T,) and `images` (I,) are 1 for those that take part."""
         settings, allowed = self.settings, None
         if settings.oracle_diagonal:
             allowed = torch.ones_like(cost, dtype=torch.bool).scatter(1, image_of[:, None], False)
@@ -135,11 +135,6 @@ class L2rm(Method):
         return {"mismatch": 1 - self.p_match.mean()}
 
 
-def mean_hinges(batch: EncodedBatch, margin: float) -> Tensor:
-    """(T,): the mean hinge of each pair over its negatives, both ways: the loss pairs are judged by."""
-    return awareness_terms(pooled_cosines(batch), batch.image_of, batch.targets > 0, margin, "mean")
-
-
 def symmetric_cross_entropy(logits: Tensor, targets: Tensor, image_of: Tensor) -> Tensor:
     """(T,): half of cross-entropy plus reverse cross-entropy -sum p log q, rows and columns added.
 
@@ -154,7 +149,7 @@ def symmetric_cross_entropy(logits: Tensor, targets: Tensor, image_of: Tensor) -
 
 
 def transport_cost(scores: Tensor, change: Tensor) -> Tensor:
-    """(T, I): ReLU(1 - s) at the start, moved by `change` (3,): of the weights on s and on mean s, of the bias."""
+    """(T, I): ReLU(1 - s), moved by `change` (3,) of the weight on s, of that on its mean, of the bias."""
     own, mean, bias = change.unbind()
     return (1 + bias - (1 + own) * scores - mean * scores.mean(0, keepdim=True)).clamp(min=0)
 

@@ -82,7 +82,7 @@ class Rrsitr(Method):
             aggregation_terms(settings.scale * scores, targets, image_of)
             + aggregation_terms(settings.scale * local, targets, image_of)
         )  # (T,) row and column of both, added
-        factor = batch_factor(*scores.shape, settings.reference_batch)
+        factor = batch_factor(len(batch.texts), len(batch.images), settings.reference_batch)
         clean_below, noisy_from = factor * settings.clean_below, factor * settings.noisy_from
         level = losses.detach()
         reliability = paced_weights(level, noisy_from)  # (T,)

@@ -82,7 +82,8 @@ class TrainConfig:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, least in {"epochs": 1, "batch_size": 2, "captions_per_image": 1, "evaluate_every": 1}.items():
+        smallest = {"epochs": 1, "batch_size": 2, "captions_per_image": 1, "evaluate_every": 1}
+        for name, least in smallest.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name}: {getattr(self, name)} is too small", fix=f"at least {least}")
         if not 0 <= self.ema < 1:

@@ -74,7 +74,8 @@ def gather_rows(rows: Tensor, total: int, world: World) -> Tensor:
     if world.size == 1:
         return rows
     parts = [World(rank, world.size).share(total) for rank in range(world.size)]
-    gathered: Tensor = _Gather.apply(rows, [part.stop - part.start for part in parts])
+    counts = [part.stop - part.start for part in parts]
+    gathered: Tensor = _Gather.apply(rows, counts)  # type: ignore[no-untyped-call]
     return gathered
 
 
@@ -106,7 +107,7 @@ def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
     flat = torch.cat([gradient.reshape(-1).float() for gradient in gradients])
     dist.all_reduce(flat)
     flat /= world.size
-    for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+    for gradient, mean in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
         gradient.copy_(mean.view_as(gradient))
 
 

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -25,6 +26,7 @@ from pmpguard.model.encoded import Encoded
 from pmpguard.model.parameter_groups import parameter_groups
 from pmpguard.model.retriever import Retriever
 from pmpguard.training.averaging import AveragedWeights
+from pmpguard.training.cached import cache_tokens, can_cache, images_of, texts_of
 from pmpguard.training.checkpoint import (
     Position,
     RunIdentity,
@@ -122,7 +124,9 @@ def train(
     """
     world, device = World.current(), pick_device(config.device)
     if data.train.image_codes.max(initial=0) < 1:
-        raise DataError("the training split has one image only", fix="contrastive training needs at least two")
+        raise DataError(
+            "the training split has one image only", fix="contrastive training needs at least two"
+        )
     method = build_method(config, len(data.train), data.train.captions).to(device)
     if device.type == "cuda":
         method = method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -138,6 +142,11 @@ def train(
         captions_per_image=config.captions_per_image,
     )
     tokens = TokenTable.of(data.train, method.retriever, device)
+    if can_cache(method.retriever, config.augmentation):
+        pictures, tokens = cache_tokens(
+            method.retriever, data.train_pictures, tokens, config.batch_size, device, config.precision
+        )
+        data = replace(data, train_pictures=pictures)
     feeder = Feeder(
         data.train, data.train_pictures, tokens, sampler, config.augmentation, config.seed, device, world
     )
@@ -266,13 +275,13 @@ def begin_epoch(
 
     def encode() -> tuple[Encoded, Encoded]:
         captions = encode_shared(
-            lambda part: method.retriever.forward_texts(tokens.ids[part], tokens.mask[part]),
+            lambda part: texts_of(method.retriever, tokens.ids[part], tokens.mask[part]),
             len(tokens.ids), config, device, world,
         )  # fmt: skip
         own = np.arange(len(data.train_pictures))[world.share(len(data.train_pictures))]
         parts = [own[start : start + config.batch_size] for start in range(0, len(own), config.batch_size)]
         pixels = data.train_pictures.batches(parts)
-        images = Encoded.cat([forward(lambda: method.retriever.forward_images(next(pixels)), config, device)
+        images = Encoded.cat([forward(lambda: images_of(method.retriever, next(pixels)), config, device)
                               for _ in parts])  # fmt: skip
         return captions, gather_encoded(images, len(data.train_pictures), world)
 
@@ -304,11 +313,10 @@ def encode_shared(
 ) -> Encoded:
     """Encode `count` items, each rank its share, and give every rank all of them."""
     share = world.share(count)
-    parts = [
-        forward(lambda part=slice(start, min(start + config.batch_size, share.stop)): encode(part), config, device)
-        for start in range(share.start, share.stop, config.batch_size)
-    ]  # fmt: skip
-    return gather_encoded(Encoded.cat(parts), count, world)
+    starts = range(share.start, share.stop, config.batch_size)
+    parts = [slice(start, min(start + config.batch_size, share.stop)) for start in starts]
+    encoded = Encoded.cat([forward(partial(encode, part), config, device) for part in parts])
+    return gather_encoded(encoded, count, world)
 
 
 def validate(

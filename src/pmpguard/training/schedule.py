@@ -20,7 +20,8 @@ def rate_factor(step: int, steps: int, warm_up: float, schedule: str) -> float:
 
 def step_seed(seed: int, step: int, purpose: int = 0) -> int:
     """An independent seed for one step: random draws need no saved state to be repeated after a resume."""
-    mixed = (seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + purpose * 0x94D049BB133111EB) & (2**64 - 1)
+    mixed = seed * 0x9E3779B97F4A7C15 + step * 0xBF58476D1CE4E5B9 + purpose * 0x94D049BB133111EB
+    mixed &= 2**64 - 1
     mixed ^= mixed >> 31
     mixed = (mixed * 0xD6E8FEB86659FD93) & (2**64 - 1)
     return (mixed ^ (mixed >> 32)) & (2**63 - 1)

@@ -1,7 +1,7 @@
 """One optimiser step: encode, gather, lose, differentiate, update.
 
-On CUDA a step is hundreds of small kernels, and launching them one by one takes longer than running them. So the
-second step of each shape is captured as a CUDA graph, and every further one replays it.
+On CUDA a step is hundreds of small kernels, and launching them one by one takes longer than running them. So
+the second step of each shape is captured as a CUDA graph, and every further one replays it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pmpguard.errors import TrainingError
 from pmpguard.evaluation.evaluate import encoder_precision
 from pmpguard.methods.method import EncodedBatch, Method
 from pmpguard.training.averaging import AveragedWeights
+from pmpguard.training.cached import images_of, texts_of
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, average_gradients, gather_encoded
 from pmpguard.training.feeding import StepTensors
@@ -69,7 +70,7 @@ class StepRunner:
         return {name: torch.stack([report[name] for report in reports]).mean() for name in reports[0]}
 
     def _replayed(self, batch: StepTensors, epoch: int) -> dict[str, Tensor]:
-        """The first step of a kind runs as it is (and warms up), the second is captured, the rest replay it."""
+        """The first step of a kind runs as it is and warms up, the second is captured, the rest replay it."""
         key = (self.method.phase(epoch), *(tuple(tensor.shape) for tensor in batch.tensors()))
         if key not in self.graphs:
             self.graphs[key] = None
@@ -89,12 +90,14 @@ class StepRunner:
 
     def encode(self, batch: StepTensors, epoch: int) -> EncodedBatch:
         """The whole global batch, encoded by all ranks together."""
-        pixels = self.method.retriever.normalise(batch.pixels)
-        if self.device.type == "cuda":
-            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        pixels = batch.pixels
+        if pixels.ndim == 4:  # else tokens kept of a frozen backbone
+            pixels = self.method.retriever.normalise(pixels)
+            if self.device.type == "cuda":
+                pixels = pixels.contiguous(memory_format=torch.channels_last)
         with encoder_precision(self.device, self.config.precision):
-            images = self.method.retriever.forward_images(pixels)
-            texts = self.method.retriever.forward_texts(batch.token_ids, batch.token_mask)
+            images = images_of(self.method.retriever, pixels)
+            texts = texts_of(self.method.retriever, batch.token_ids, batch.token_mask)
         return EncodedBatch(
             gather_encoded(texts.to(dtype=torch.float32), len(batch.rows), self.world),
             gather_encoded(images.to(dtype=torch.float32), len(batch.image_keys), self.world),
