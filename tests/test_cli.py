@@ -56,6 +56,30 @@ def sample(path: Path, big_name: str = "x", train: Settings = USUAL, fail: str |
     return Report(path / big_name, train.epochs, 4 if fail == "partly" else 0)
 
 
+VERBS = dict(cli.VERBS)
+HELP = """\
+usage: pmpguard COMMAND [options]
+
+Image-text retrieval on remote-sensing imagery when the captions cannot be trusted.
+
+commands:
+  demo          the main job on the embedded world: train, catch wrong captions, rematch
+  data check    find missing, unreadable, duplicate and leaking pictures and captions
+  data stats    counts, lengths and the best recall the ids allow
+  data convert  read any known format, write another
+  data sheet    draw a contact sheet of pictures and captions
+  data scenes   write the embedded world as a dataset
+  corrupt       make a seeded, fingerprinted share of the training captions wrong
+  convert       turn an OpenCLIP or OpenAI checkpoint into a Hugging Face CLIP folder
+  train         train a retriever, select it on validation, measure it once on test
+  table         run a recipe's methods, rates and seeds, and render the table
+  evaluate      recalls of any model directory on any dataset
+
+`pmpguard COMMAND --help` shows its options. Every command takes --config FILE.yaml, overrides
+such as --train.epochs 5, and --json for machine-readable output.
+"""
+
+
 @pytest.fixture(autouse=True)
 def sample_verb(monkeypatch):
     module = types.ModuleType("pmpguard.commands.sample")
@@ -73,6 +97,12 @@ def test_help_and_version(capsys):
         assert max(map(len, text.splitlines())) <= 110
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"pmpguard {pmpguard.__version__}\n"
+
+
+def test_the_text_of_help(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "VERBS", VERBS)
+    assert cli.main(["--help"]) == 0
+    assert capsys.readouterr().out == HELP
 
 
 def test_help_of_a_verb_lists_each_option_once(capsys):
@@ -111,16 +141,27 @@ def test_config_files_and_overrides(tmp_path, capsys):
     assert capsys.readouterr().out == "a/y after 8 epochs\n"
 
 
+def test_of_several_processes_only_the_first_prints(monkeypatch, capsys):
+    for rank, shown in (("0", "a/x after 3 epochs\n"), ("1", "")):
+        monkeypatch.setenv("RANK", rank)
+        assert cli.main(["sample", "a"]) == 0
+        assert capsys.readouterr().out == shown
+    assert cli.main(["sample", "a", "--json"]) == 0
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nonsense"], "unknown command 'nonsense'; known: data check"),
+        (["nonsense"], "unknown command 'nonsense'; known: demo, data check"),
         (["group"], "unknown command 'group'; known: group one"),
         (["group", "two"], "unknown command 'group'; known: group one"),
         (["sample"], "path"),
         (["sample", "a", "--colour", "red"], "colour"),
         (["sample", "a", "--train.epochs", "many"], "epochs"),
         (["sample", "a", "--train.speed", "3"], "speed"),
+        (["sample", "a", "--train.epoch", "3"], "train.epoch"),
+        (["sample", "a", "--big", "x"], "big"),
     ],
 )
 def test_wrong_usage_is_code_2(words, message, capsys):

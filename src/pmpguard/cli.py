@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -91,18 +92,24 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
     from jsonargparse import ArgumentParser
 
     description = (inspect.getdoc(function) or "").partition("\nArgs:")[0]  # options are listed below it
-    parser = ArgumentParser(prog=f"pmpguard {verb}", description=description)
+    parser = ArgumentParser(prog=f"pmpguard {verb}", description=description, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="a YAML file with any of the options below")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_function_arguments(function, as_positional=True, sub_configs=True)
     namespace = parser.instantiate(parser.parse_args([option_name(word) for word in words]))
     values = {name: namespace[name] for name in inspect.signature(function).parameters}
     result = function(**values)
-    if namespace["json"]:
+    if os.environ.get("RANK", "0") == "0":  # of several processes that train together the first one speaks
+        show(result, namespace["json"])
+    return int(getattr(result, "exit_code", 0))
+
+
+def show(result: Any, json_wanted: bool) -> None:
+    """Print what a verb returned; None prints nothing, as JSON it is null."""
+    if json_wanted:
         print(json.dumps(as_plain(result), ensure_ascii=False))
     elif result is not None:
         print(result.as_text() if hasattr(result, "as_text") else result)
-    return int(getattr(result, "exit_code", 0))
 
 
 def option_name(word: str) -> str:

@@ -60,6 +60,7 @@ def words(workplace: Path, *more: str) -> list[str]:
     return ["table", str(workplace / "small.yaml"), *places, rows, "--train", json.dumps(SMALL), *more]
 
 
+@pytest.mark.slow
 def test_a_part_of_the_recipe_is_run_rendered_and_not_run_again(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,9 @@ def encoded(count: int, fragments: int, dim: int, generator: torch.Generator) ->
 
 def batch(captions: int = 6, images: int = 5, epoch: int = 3, seed: int = 0) -> EncodedBatch:
     generator = torch.Generator().manual_seed(seed)
-    image_of = torch.cat([torch.arange(images), torch.randint(images, (captions - images,), generator=generator)])
+    image_of = torch.cat(
+        [torch.arange(images), torch.randint(images, (captions - images,), generator=generator)]
+    )
     return EncodedBatch(
         encoded(captions, 4, 16, generator),
         encoded(images, 3, 16, generator),
@@ -55,9 +57,7 @@ def naive_hinge(scores: Tensor, image_of: Tensor, margin: float, how: str) -> li
     for t, v in enumerate(image_of.tolist()):
         rows = [max(0.0, margin - scores[t, v] + scores[t, k]) for k in range(scores.shape[1]) if k != v]
         columns = [
-            max(0.0, margin - scores[t, v] + scores[k, v])
-            for k in range(scores.shape[0])
-            if image_of[k] != v
+            max(0.0, margin - scores[t, v] + scores[k, v]) for k in range(scores.shape[0]) if image_of[k] != v
         ]
         pick = max if how == "hardest" else (lambda values: sum(values) / len(values))
         result.append(float(pick(rows) + pick(columns)))

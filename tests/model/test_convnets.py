@@ -38,6 +38,34 @@ def test_strided_same_convolution_reads_the_right_and_bottom_edge():
     assert layer(picture)[0, 0, 1, 1] > 0.9
 
 
+@pytest.mark.parametrize("tensorflow", [False, True])
+@pytest.mark.parametrize("activation", [False, True])
+@pytest.mark.parametrize(("stride", "groups"), [(1, 1), (2, 1), (2, 4)])
+def test_folded_normalisation_equals_convolution_then_normalisation(tensorflow, activation, stride, groups):
+    """Values, and gradients of the features and of all parameters."""
+    torch.manual_seed(0)
+    layer = Convolution(
+        4, 8, kernel=3, stride=stride, groups=groups, activation=activation, tensorflow=tensorflow
+    )
+    layer.double().eval()
+    randomise_norms(layer)
+    features = (torch.randn(2, 4, 7, 6, dtype=torch.float64) * 20).requires_grad_()  # many leave [0, 6]
+    inputs = [features, layer.convolution.weight, layer.norm.weight, layer.norm.bias]
+    padded = layer.pad(features) if tensorflow else features
+    expected = layer.norm(layer.convolution(padded))
+    if activation:
+        assert (expected < 0).any() and (expected > 6).any()
+        expected = F.relu6(expected)
+    found = layer(features)
+    torch.testing.assert_close(found, expected)
+    incoming = torch.randn_like(expected)
+    gradients = torch.autograd.grad(found, inputs, incoming)
+    wanted = torch.autograd.grad(expected, inputs, incoming)
+    for gradient, other in zip(gradients, wanted, strict=True):
+        torch.testing.assert_close(gradient, other)
+        assert other.abs().max() > 0
+
+
 def naive_lite0(weights, pixels):
     """The network in the published names, one operation after another, written without the module."""
 

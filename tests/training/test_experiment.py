@@ -17,7 +17,6 @@ from prepared_squares import prepared_squares
 from small_runs import SIZE, small_config
 
 import pmpguard
-from pmpguard.catching.rematch import Proposals
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import CheckpointError, DataError
 from pmpguard.noise.corrupt import Corruption, corrupt_pairs
@@ -329,12 +328,12 @@ def test_detection_reports_the_methods_own_estimate_of_the_rate() -> None:
     assert method.p_match is not None
     method.p_match.copy_(torch.tensor([0.9, 0.8, 0.3, 0.2]))
     truth = np.array([False, False, True, True])
-    method.estimated_mismatch_rate = None
+    assert method.estimated_rate is not None and float(method.estimated_rate) == -1
     found = measure_catching(method, truth)
     assert found is not None and found.estimated_rate == pytest.approx(0.45)
-    method.estimated_mismatch_rate = 0.52
+    method.estimated_rate.fill_(0.5)
     found = measure_catching(method, truth)
-    assert found is not None and found.estimated_rate == 0.52 and found.auroc == 1.0
+    assert found is not None and found.estimated_rate == 0.5 and found.auroc == 1.0
     assert measure_catching(build_method(small_config(), 4, DATA.table.captions), truth) is None
 
 
@@ -342,11 +341,12 @@ def test_proposals_are_checked_against_the_clean_captions() -> None:
     columns = {"image": ["a", "b", "c", "d"], "caption": ["w", "x", "y", "z"], "label": ["p", "p", "q", None]}
     clean = PairTable.from_columns(columns)
     noisy = clean.with_column("caption", ["x", "w", "y", "x"])  # z is gone
-    method = build_method(small_config(), 4, DATA.table.captions)
-    assert measure_rematching(method, clean, noisy) is None
-    # Captions are numbered x 0, w 1, y 2. Right: w for a; of its class only: x for a; wrong: y for a and d.
-    images, captions = np.array([0, 0, 0, 3]), np.array([1, 0, 2, 2])
-    method.proposals = Proposals(images, captions, np.zeros(4), np.ones(4))
+    assert measure_rematching(build_method(small_config(), 4, DATA.table.captions), clean, noisy) is None
+    method = build_method(GUARD, 4, DATA.table.captions)
+    # Captions are numbered x 0, w 1, y 2. Right: w for a; of its class: w for b; wrong: x for c, y for d.
+    assert method.p_match is not None and method.proposed_caption is not None
+    method.p_match.fill_(0.2)
+    method.proposed_caption.copy_(torch.tensor([1, 1, 0, 2]))
     found = measure_rematching(method, clean, noisy)
     assert found is not None
     assert (found.proposals, found.same_image, found.same_class) == (4, 0.25, 0.5)

@@ -59,6 +59,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("stop_after", [2, 6, 7])  # inside an epoch, at its end, just after the next catching
 def test_a_resumed_run_equals_a_straight_one(
@@ -72,7 +73,9 @@ def test_a_resumed_run_equals_a_straight_one(
     same(straight, resumed)
     metrics = [(tmp_path / run / "metrics.jsonl").read_bytes() for run in ("straight", "resumed")]
     assert metrics[0] == metrics[1]
-    models = [(tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("straight", "resumed")]
+    models = [
+        (tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("straight", "resumed")
+    ]
     assert models[0] == models[1]
 
 
@@ -87,6 +90,7 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_do_not(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.slow
 def test_training_learns_what_the_squares_are_called(tmp_path: Path) -> None:
     result = train(small_config(epochs=12), training_data(TABLE, IMAGES), tmp_path)
     assert result.best_mr > 60  # chance is about 4
@@ -185,6 +189,7 @@ def test_gradient_accumulation_averages_batches(tmp_path: Path) -> None:
     assert result.steps == 2 * 3
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     """A file-size limit makes writing the second checkpoint fail as a full disk would."""
     script = tmp_path / "run.py"
@@ -205,7 +210,8 @@ def limited(*arguments, **named):
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
     return original(*arguments, **named)
 loop.save_checkpoint = limited
-loop.train(small_config(checkpoint_every=2), training_data(*coloured_squares(3)), Path({str(tmp_path / "run")!r}))
+run = Path({str(tmp_path / "run")!r})
+loop.train(small_config(checkpoint_every=2), training_data(*coloured_squares(3)), run)
 """
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
@@ -221,7 +227,8 @@ def test_sigkill_leaves_a_checkpoint_that_resumes_to_the_same_end(tmp_path: Path
     script = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from pathlib import Path\nfrom small_runs import *\nfrom pmpguard.training.loop import train\n"
-        f"train(small_config(checkpoint_every=1), training_data(*coloured_squares(3)), Path({str(tmp_path / 'killed')!r}))"
+        f"run = Path({str(tmp_path / 'killed')!r})\n"
+        "train(small_config(checkpoint_every=1), training_data(*coloured_squares(3)), run)"
     )
     draw = np.random.default_rng(0)
     for _ in range(4):

@@ -1,9 +1,14 @@
-"""Run by test_distributed in one or two processes: the first step's gradients, then a short training run."""
+"""Run by test_distributed in one or two processes: the first step's gradients, then a short training run.
+
+In float64 throughout, so that the order of sums hides nothing: results must agree to many digits. The loop
+itself rounds encoded vectors to float32; that is switched off here.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -13,20 +18,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 from small_runs import coloured_squares, small_config, training_data
 
 from pmpguard.data.batches import PairSampler
+from pmpguard.model.encoded import Encoded
 from pmpguard.training.averaging import AveragedWeights
+from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, average_gradients
 from pmpguard.training.feeding import Feeder, TokenTable
-from pmpguard.training.loop import build_method, build_optimiser, train
+from pmpguard.training.loop import TrainingData, build_method, build_optimiser, train
 from pmpguard.training.step import StepRunner
 
 
-def main(out: Path, method_name: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    world, device = World.current(), torch.device("cpu")
-    settings = {"catch_from": 1} if method_name == "pmpguard" else {}
-    config = small_config(method=method_name, settings=settings, batch_size=30)
-    data = training_data(*coloured_squares(copies=3))
+def first_gradients(config: TrainConfig, data: TrainingData, world: World) -> dict[str, torch.Tensor]:
+    """Loss and gradients of the first step."""
+    device = torch.device("cpu")
     method = build_method(config, len(data.train), data.train.captions)
     optimiser = build_optimiser(method, config, device)
     sampler = PairSampler(
@@ -41,8 +44,20 @@ def main(out: Path, method_name: str) -> None:
         f"gradient {name}": torch.zeros_like(value) if value.grad is None else value.grad
         for name, value in method.named_parameters()
     }
-    found["loss"] = reported["loss"]
-    result = train(config, data, out / "run")
+    return found | {"loss": reported["loss"]}
+
+
+def main(out: Path, method_name: str) -> None:
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    dist.init_process_group("gloo")
+    world = World.current()
+    settings = {"catch_from": 1} if method_name == "pmpguard" else {}
+    config = small_config(method=method_name, settings=settings, batch_size=30)
+    data = training_data(*coloured_squares(copies=3))
+    with mock.patch.object(Encoded, "to", lambda encoded, **_: encoded):
+        found = first_gradients(config, data, world)
+        result = train(config, data, out / "run")
     found |= {f"weight {name}": value for name, value in result.method.state_dict().items()}
     save_file(
         {name: value.detach().clone().contiguous() for name, value in found.items()},

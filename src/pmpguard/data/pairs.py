@@ -257,6 +257,16 @@ def first_repeated(column: pa.ChunkedArray) -> tuple[int, int] | None:
     return None
 
 
+def label_codes(table: PairTable) -> np.ndarray:
+    """(N,) int64: scene class of every row as a number from 0 on, -1 where it is not known."""
+    labels = table.arrow["label"]
+    known = pc.is_valid(labels).to_numpy() & pc.not_equal(pc.fill_null(labels, ""), "").to_numpy()
+    numbers = np.full(len(table), -1, dtype=np.int64)
+    if known.any():
+        numbers[known] = codes(labels.filter(pa.array(known)))
+    return numbers
+
+
 def _as_text(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     if pa.types.is_string(column.type):
         return column

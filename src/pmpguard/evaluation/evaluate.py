@@ -66,12 +66,12 @@ def encode_gallery(
     return Encoded.cat(texts), Encoded.cat(images)
 
 
-def evaluate_scores(scores: Tensor, gallery: Gallery, bootstrap: int = 0) -> RetrievalRecall:
-    """Recalls of a (captions, images) score matrix on a gallery."""
+def evaluate_scores(scores: Tensor, table: PairTable, bootstrap: int = 0) -> RetrievalRecall:
+    """Recalls of a (captions, images) score matrix: one row per pair of the table, one column per image."""
     return retrieval_recall(
         scores.float().cpu(),
-        gallery.table.image_codes,
-        caption_strings=gallery.table.caption_codes,
+        table.image_codes,
+        caption_strings=table.caption_codes,
         bootstrap=bootstrap,
     )
 
@@ -179,7 +179,7 @@ def evaluate_retriever(
                 if shortlist is None
                 else shortlist_scores(texts, images, shortlist, score)
             )
-            measured[ranking] = evaluate_scores(matrix, gallery, bootstrap if ranking == own else 0)
+            measured[ranking] = evaluate_scores(matrix, gallery.table, bootstrap if ranking == own else 0)
     return EvaluationReport(
         gallery.table.name, split, len(images), len(texts), own, measured,
         time.perf_counter() - started, peak_memory_gb(device), shortlist,

@@ -1,9 +1,9 @@
 """What a training method is: one class that turns encoded batches into per-pair losses.
 
-The loop never knows which method runs. It builds the model the method asks for (`shape`), encodes each batch,
-calls `losses`, takes the mean of every named term and adds them up. Once per epoch it offers the method a look
-at the whole training set (`begin_epoch`), which is where wrong pairs are caught. Whatever a method must
-remember lives in its buffers, so that checkpoints hold it without knowing what it is.
+The loop never knows which method runs. It builds the model the method asks for (`shape`), encodes each
+batch, calls `losses`, takes the mean of every named term and adds them up. Once per epoch it offers the
+method a look at the whole training set (`begin_epoch`), which is where wrong pairs are caught. Whatever a
+method must remember lives in its buffers, so that checkpoints hold it without knowing what it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from pmpguard.catching.rematch import Proposals
 from pmpguard.config import from_dict, to_dict
 from pmpguard.errors import ConfigError
 from pmpguard.losses.aggregation import positive_targets
@@ -95,9 +94,12 @@ class Method(nn.Module):
     # (N,) int64, set by methods that train a caption with another picture than its label: the code of the
     # picture each row is trained with in this epoch, -1 throughout for the labelled ones.
     paired_image: Tensor | None
-    # What the last look at the training set proposed and estimated, for reports.
-    proposals: Proposals | None = None
-    estimated_mismatch_rate: float | None = None
+    # What the last look at the training set found, for reports: the share of wrong pairs it estimates (a
+    # number, -1 before the first look), and for each row the caption proposed for its picture, by number (N,)
+    # and with its probability (N,).
+    estimated_rate: Tensor | None
+    proposed_caption: Tensor | None
+    proposed_probability: Tensor | None
 
     def __init__(self, retriever: Retriever, settings: Any, pairs: int) -> None:
         super().__init__()
@@ -106,6 +108,9 @@ class Method(nn.Module):
         self.pairs = pairs
         self.register_buffer("p_match", None)
         self.register_buffer("paired_image", None)
+        self.register_buffer("estimated_rate", None)
+        self.register_buffer("proposed_caption", None)
+        self.register_buffer("proposed_probability", None)
 
     @classmethod
     def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
@@ -114,7 +119,7 @@ class Method(nn.Module):
 
     @classmethod
     def read_settings(cls, preset: str, overrides: dict[str, Any]) -> Any:
-        """Settings of a preset with some of them replaced; an unknown name is an error that lists the known."""
+        """Settings of a preset with some of them replaced; an unknown name is an error listing the known."""
         if preset not in cls.PRESETS:
             raise ConfigError(
                 f"preset: {cls.name} has no preset {preset!r}", fix=f"known: {', '.join(cls.PRESETS)}"
@@ -130,7 +135,7 @@ class Method(nn.Module):
         return {}
 
     def phase(self, epoch: int) -> int:
-        """Epochs of one number compute their losses in the same way, so that a captured step may be replayed."""
+        """Epochs of one number compute their losses alike, so that a captured step may be replayed."""
         return 0
 
     def progress(self) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pmpguard.losses.awareness import awareness_terms
+from pmpguard.losses.awareness import Negatives, awareness_terms
 from pmpguard.methods.method import EncodedBatch, Method, boundary_progress, ungated
 from pmpguard.model.awareness_attention import awareness_scores
 from pmpguard.model.retriever_config import RetrieverConfig
@@ -48,7 +48,7 @@ class Naaf(Method):
             texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
             region_mask=images.mask, gathered=True,
         )  # fmt: skip
-        negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
+        negatives: Negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
         return {
             "awareness": awareness_terms(
                 scores, batch.image_of, batch.targets > 0, self.settings.margin, negatives

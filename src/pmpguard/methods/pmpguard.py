@@ -1,27 +1,32 @@
 """PMPGuard: cross-gated attention, awareness attention, and training that catches its own wrong pairs.
 
-`paper` runs the equations as printed, trusting every label. `recommended` weights each pair's positive terms by
-the probability that it is a true match, learned without any labels, and lets caught captions find a better
+`paper` runs the equations as printed, trusting every label. `recommended` weights each pair's positive terms
+by the probability that it is a true match, learned without any labels, and lets caught captions find a better
 picture (see `pmpguard.catching`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from pmpguard.catching.evidence import Evidence, pooled_evidence
 from pmpguard.catching.mixture import MatchMixture, fit_match_mixture
-from pmpguard.catching.rematch import find_proposals, standardised_cosines
+from pmpguard.catching.rematch import (
+    find_proposals,
+    propose_captions,
+    standardised_cosines,
+    without_labelled,
+)
 from pmpguard.losses.aggregation import aggregation_terms
-from pmpguard.losses.awareness import awareness_terms
+from pmpguard.losses.awareness import Negatives, awareness_terms
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView, boundary_progress, pooled_cosines
 from pmpguard.model.awareness_attention import awareness_scores
 from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import CrossGatedConfig, RetrieverConfig
+from pmpguard.model.retriever_config import CrossGatedConfig, Ranking, RetrieverConfig
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class PmpGuardSettings:
         warm_up: epochs in which the awareness loss averages over negatives.
         catch_from: first epoch that weights pairs.
         smoothing: share of the previous epoch's probability that is kept.
-        rematch_from: first epoch in which caught captions are trained with the picture they were rematched to.
+        rematch_from: first epoch that trains caught captions with the picture they were rematched to.
         rematch_weight: how strongly, times the proposal's probability.
         rematch_least: smallest probability of a proposal.
         ranking: how the trained model ranks.
@@ -76,7 +81,7 @@ class PmpGuard(Method):
 
     name = "pmpguard"
     Settings = PmpGuardSettings
-    PRESETS = {
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "recommended": {},
         "paper": {
             "suppress": False,
@@ -89,20 +94,23 @@ class PmpGuard(Method):
         },
     }
 
-    p_match: Tensor
     weight: Tensor  # (N,) of each pair's positive terms
     paired_image: Tensor  # (N,) the picture each row is trained with; -1 before the first look
     settings: PmpGuardSettings
 
     def __init__(self, retriever: Retriever, settings: PmpGuardSettings, pairs: int) -> None:
         super().__init__(retriever, settings, pairs)
-        self.register_buffer("p_match", torch.ones(pairs))
         self.register_buffer("weight", torch.ones(pairs))
         self.register_buffer("paired_image", torch.full((pairs,), -1, dtype=torch.int64))
+        if settings.suppress:
+            self.register_buffer("p_match", torch.ones(pairs))
+            self.register_buffer("estimated_rate", torch.tensor(-1.0))
+            self.register_buffer("proposed_caption", torch.full((pairs,), -1, dtype=torch.int64))
+            self.register_buffer("proposed_probability", torch.zeros(pairs))
 
     @classmethod
     def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
-        ranking = settings.ranking if settings.pnaa else ("z" if settings.cga else "pooled")
+        ranking: Ranking = settings.ranking if settings.pnaa else ("z" if settings.cga else "pooled")
         gates = CrossGatedConfig(settings.cga, settings.attention_scale, settings.gate_bias)
         return replace(config, cross_gated=gates, ranking=ranking)
 
@@ -118,7 +126,7 @@ class PmpGuard(Method):
             pooled = pooled_cosines(batch)
             if settings.pooled_weight > 0 or not settings.cga:
                 terms["pooled"] = self._aggregate(pooled, targets, batch) * (settings.pooled_weight or 1.0)
-        if settings.cga:
+        if self.retriever.cross_gated_attention is not None:
             cosines = self.retriever.cross_gated_attention(
                 texts.fragments, texts.mask, images.fragments, images.mask
             )  # (T, I)
@@ -143,14 +151,19 @@ class PmpGuard(Method):
         if self.settings.awareness_loss == "softmax":
             logits = scores / self.settings.awareness_temperature
             return aggregation_terms(logits, targets, batch.image_of, self.settings.form)
-        negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
+        negatives: Negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
         return awareness_terms(scores, batch.image_of, batch.targets > 0, self.settings.margin, negatives)
 
     def begin_epoch(self, view: TrainingView) -> dict[str, float]:
-        if not self.settings.suppress or view.epoch < self.settings.catch_from:
+        """Judge every pair, propose captions for the pictures, and rematch what was caught."""
+        if self.p_match is None or view.epoch < self.settings.catch_from:
             return {}
         evidence = pooled_evidence(
-            view.captions.pooled, view.images.pooled, view.caption_of, view.image_of, seed=view.seed + view.epoch
+            view.captions.pooled,
+            view.images.pooled,
+            view.caption_of,
+            view.image_of,
+            seed=view.seed + view.epoch,
         )
         mixture = fit_match_mixture(evidence.scores, evidence.mismatched, bootstrap=0)
         fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=self.p_match.device)
@@ -158,31 +171,55 @@ class PmpGuard(Method):
         self.p_match.copy_(kept * self.p_match + (1 - kept) * fresh)
         self.weight.copy_(self.p_match)
         self.paired_image.copy_(view.image_of)
-        self.estimated_mismatch_rate = 1 - mixture.match_rate
-        values = {"estimated_mismatch_rate": 1 - mixture.match_rate, "mean_p_match": float(self.p_match.mean())}
+        self._buffer("estimated_rate").fill_(mixture.mismatch_rate)
+        self._propose(view, evidence, mixture)
+        values = {"estimated_mismatch_rate": mixture.mismatch_rate}
         if self.settings.rematch and view.epoch >= self.settings.rematch_from:
             values["rematched"] = float(self._rematch(view, evidence, mixture))
         return values
 
+    def _buffer(self, name: str) -> Tensor:
+        found: Tensor = getattr(self, name)
+        return found
+
+    def _propose(self, view: TrainingView, evidence: Evidence, mixture: MatchMixture) -> None:
+        """For every picture its best caption of the whole training set that it is not labelled with."""
+        device = self.weight.device
+        score = standardised_cosines(view.captions.pooled, view.images.pooled, evidence.statistics)
+        labelled = (view.caption_of.cpu().numpy(), view.image_of.cpu().numpy())
+        best = propose_captions(
+            without_labelled(score, labelled, device),
+            torch.arange(len(view.images), device=device),
+            torch.arange(len(view.captions), device=device),
+            k=1,
+        )
+        probability = torch.as_tensor(mixture.posterior(best.scores[:, 0].double().cpu().numpy()))
+        self._buffer("proposed_caption").copy_(best.partners[view.image_of, 0])
+        self._buffer("proposed_probability").copy_(probability.to(device)[view.image_of])
+
     def _rematch(self, view: TrainingView, evidence: Evidence, mixture: MatchMixture) -> int:
         """Train caught captions with the picture that is theirs by mutual choice; returns how many rows."""
-        device = self.p_match.device
-        score = standardised_cosines(view.captions.pooled, view.images.pooled, evidence.statistics)
-        p_match = self.p_match.cpu().numpy()
-        self.proposals = find_proposals(
-            score, view.caption_of, view.image_of, p_match, mixture, device=device,
-            captions_per_image=5, min_probability=self.settings.rematch_least,
-        )  # fmt: skip
+        device, p_match = self.weight.device, self._buffer("p_match")
+        found = find_proposals(
+            standardised_cosines(view.captions.pooled, view.images.pooled, evidence.statistics),
+            view.caption_of,
+            view.image_of,
+            p_match.cpu().numpy(),
+            mixture,
+            device=device,
+            captions_per_image=5,
+            min_probability=self.settings.rematch_least,
+        )
         best = torch.full((len(view.captions),), -1, dtype=torch.int64, device=device)
         probability = torch.zeros(len(view.captions), device=device)
-        captions = torch.from_numpy(self.proposals.captions).to(device)
-        best[captions] = torch.from_numpy(self.proposals.images).to(device)
-        probability[captions] = torch.from_numpy(self.proposals.probabilities).to(probability)
-        moved = (best[view.caption_of] >= 0) & (self.p_match < 0.5)  # (N,)
+        captions = torch.from_numpy(found.captions).to(device)
+        best[captions] = torch.from_numpy(found.images).to(device)
+        probability[captions] = torch.from_numpy(found.probabilities).to(probability)
+        moved = (best[view.caption_of] >= 0) & (p_match < 0.5)  # (N,)
         self.paired_image.copy_(torch.where(moved, best[view.caption_of], view.image_of))
         rematched = self.settings.rematch_weight * probability[view.caption_of]
-        self.weight.copy_(torch.where(moved, rematched, self.p_match))
+        self.weight.copy_(torch.where(moved, rematched, p_match))
         return int(moved.sum())
 
     def progress(self) -> dict[str, Tensor]:
-        return {**boundary_progress(self.retriever.boundary), "mismatch": 1 - self.p_match.mean()}
+        return {**boundary_progress(self.retriever.boundary), "mismatch": 1 - self.weight.mean()}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pmpguard.losses.awareness import awareness_terms
+from pmpguard.losses.awareness import Negatives, awareness_terms
 from pmpguard.methods.method import EncodedBatch, Method, pooled_cosines
 
 
@@ -32,7 +32,7 @@ class Vse(Method):
         return int(epoch >= self.settings.warm_up)
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
-        negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
+        negatives: Negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
         terms = awareness_terms(
             pooled_cosines(batch), batch.image_of, batch.targets > 0, self.settings.margin, negatives
         )

@@ -21,7 +21,7 @@ _kernels: tuple[Any, Any] | None = None
 def bias_relu6(features: Tensor, bias: Tensor) -> Tensor:
     """(N, C, h, w) and (C,) -> (N, C, h, w), clamped to [0, 6]."""
     if features.is_cuda and features.numel() and importlib.util.find_spec("triton") is not None:
-        fused: Tensor = _BiasRelu6.apply(features, bias)
+        fused: Tensor = _BiasRelu6.apply(features, bias)  # type: ignore[no-untyped-call]
         return fused
     return (features + bias.to(features.dtype).view(-1, 1, 1)).clamp(0, 6)
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from pmpguard.data.batches import expand_ranges
 from pmpguard.data.draws import Draws
-from pmpguard.data.pairs import PairTable, codes
+from pmpguard.data.pairs import PairTable, label_codes
 from pmpguard.errors import DataError
 from pmpguard.noise.similarity import SimilarityFilter
 
@@ -38,7 +38,7 @@ class Units:
         else:
             starts = np.arange(len(rows))
         first = rows[starts]
-        label = _label_codes(table)[first] if other_class else np.full(len(first), -1)
+        label = label_codes(table)[first] if other_class else np.full(len(first), -1)
         return cls(
             name=table.name,
             rows=rows,
@@ -178,9 +178,3 @@ def filtered_sources(
         best[pending[better]], sources[pending[better]] = highest[better], candidates[better]
         pending = pending[best[pending] >= threshold]
     return sources, best >= threshold
-
-
-def _label_codes(table: PairTable) -> np.ndarray:
-    """(N,) int64: scene class of every row, -1 where it is not known."""
-    labels = pc.fill_null(table.arrow["label"], "")
-    return np.where(pc.equal(labels, "").to_numpy(), -1, codes(labels))

@@ -96,15 +96,15 @@ def gather_encoded(items: Encoded, total: int, world: World) -> Encoded:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
-    """Replace every gradient by its mean over ranks; one message per number type."""
-    if world.size == 1:
+    """Replace every gradient by its mean over ranks: one message, in the widest number type among them.
+
+    Every rank runs the same modules, so the same parameters have gradients on all. The others stay without
+    one: a gradient of zero would make the optimiser decay a weight that one process leaves alone.
+    """
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if world.size == 1 or not gradients:
         return
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    for parameter in trained:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
-    flat = torch.cat([gradient.reshape(-1).float() for gradient in gradients])
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
     dist.all_reduce(flat)
     flat /= world.size
     for gradient, mean in zip(gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True):
@@ -117,6 +117,15 @@ def broadcast_state(module: nn.Module, world: World) -> None:
         return
     for tensor in module.state_dict().values():
         dist.broadcast(tensor, src=0)
+
+
+def any_rank(asked: bool, device: torch.device, world: World) -> bool:
+    """Whether any rank asks, so that all ranks do the same."""
+    if world.size == 1:
+        return asked
+    votes = torch.tensor([int(asked)], device=device)
+    dist.all_reduce(votes)
+    return bool(votes.item())
 
 
 def barrier(world: World) -> None:

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from pmpguard.catching.rematch import Proposals
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.pairs import PairTable
@@ -226,16 +227,18 @@ def measure_catching(method: Method, is_noisy: np.ndarray) -> Detection | None:
     if method.p_match is None:
         return None
     p_match = method.p_match.float().cpu().numpy()
-    return measure_detection(p_match, is_noisy, estimated_rate=method.estimated_mismatch_rate)
+    rate = -1.0 if method.estimated_rate is None else float(method.estimated_rate)
+    return measure_detection(p_match, is_noisy, estimated_rate=rate if rate >= 0 else None)
 
 
 def measure_rematching(method: Method, clean: PairTable, trained_on: PairTable) -> RematchPrecision | None:
-    """The method's last proposals against the clean captions; None for a method that proposes none.
+    """The captions proposed for caught pairs' pictures against the clean ones; None where there are none.
 
-    Proposals number captions and pictures as the table trained on does. A caption that was written anew
-    describes no picture.
+    Proposals number captions as the table trained on does. A caption that was written anew describes no
+    picture.
     """
-    if method.proposals is None:
+    proposals = caught_proposals(method, trained_on)
+    if proposals is None:
         return None
     number_of = dict(zip(trained_on.captions, trained_on.caption_codes.tolist(), strict=True))
     known = [(number_of.get(caption, -1), image)
@@ -244,15 +247,25 @@ def measure_rematching(method: Method, clean: PairTable, trained_on: PairTable) 
     labels = clean.column("label")
     classes = {label: number for number, label in enumerate(sorted({label for label in labels if label}))}
     if not classes:
-        return rematch_precision(method.proposals, described)
+        return rematch_precision(proposals, described)
     image_class = [classes.get(labels[row], -1) for row in clean.first_rows]
     caption_class = np.full(len(number_of), -2)  # without a known class it equals no picture's
     for (number, _), label in zip(known, labels, strict=True):
         if number >= 0 and label in classes:
             caption_class[number] = classes[label]
-    return rematch_precision(
-        method.proposals, described, image_class=image_class, caption_class=caption_class
-    )
+    return rematch_precision(proposals, described, image_class=image_class, caption_class=caption_class)
+
+
+def caught_proposals(method: Method, trained_on: PairTable) -> Proposals | None:
+    """What the method proposes for the picture of every pair it caught, each picture once."""
+    if method.p_match is None or method.proposed_caption is None or method.proposed_probability is None:
+        return None
+    captions = method.proposed_caption.cpu().numpy()
+    probabilities = method.proposed_probability.double().cpu().numpy()
+    rows = np.flatnonzero((method.p_match.cpu().numpy() < 0.5) & (captions >= 0))
+    images, first = np.unique(trained_on.image_codes[rows], return_index=True)
+    rows = rows[first]
+    return Proposals(images, captions[rows], probabilities[rows], probabilities[rows])
 
 
 def row_metrics(

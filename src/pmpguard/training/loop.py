@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -16,17 +15,15 @@ import torch
 
 from pmpguard.config import to_dict
 from pmpguard.data.batches import PairSampler
-from pmpguard.data.pairs import PairTable
+from pmpguard.data.pairs import PairTable, label_codes
 from pmpguard.errors import CheckpointError, DataError
-from pmpguard.evaluation.evaluate import Gallery, encode_gallery, encoder_precision, evaluate_scores
+from pmpguard.evaluation.evaluate import Gallery, evaluate_scores
 from pmpguard.files import write_json
 from pmpguard.methods.method import Method, TrainingView
 from pmpguard.methods.registry import find_method
-from pmpguard.model.encoded import Encoded
 from pmpguard.model.parameter_groups import parameter_groups
 from pmpguard.model.retriever import Retriever
 from pmpguard.training.averaging import AveragedWeights
-from pmpguard.training.cached import cache_tokens, can_cache, images_of, texts_of
 from pmpguard.training.checkpoint import (
     Position,
     RunIdentity,
@@ -37,10 +34,11 @@ from pmpguard.training.checkpoint import (
     save_checkpoint,
 )
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.distributed import World, barrier, broadcast_state, gather_encoded
-from pmpguard.training.feeding import Feeder, TokenTable, batch_names
+from pmpguard.training.distributed import World, any_rank, barrier, broadcast_state
+from pmpguard.training.feeding import Feeder, batch_names
 from pmpguard.training.pictures import Pictures
 from pmpguard.training.schedule import rate_factor, step_seed
+from pmpguard.training.splits import Split
 from pmpguard.training.step import StepRunner
 from pmpguard.training.tracking import Tracker, progress_bar, write_environment
 
@@ -141,14 +139,11 @@ def train(
         config.seed,
         captions_per_image=config.captions_per_image,
     )
-    tokens = TokenTable.of(data.train, method.retriever, device)
-    if can_cache(method.retriever, config.augmentation):
-        pictures, tokens = cache_tokens(
-            method.retriever, data.train_pictures, tokens, config.batch_size, device, config.precision
-        )
-        data = replace(data, train_pictures=pictures)
+    seen = Split.open(data.train, data.train_pictures, method.retriever, config, device)
+    held_out = data.validation
+    gallery = Split.open(held_out.table, held_out.pictures, method.retriever, config, device)
     feeder = Feeder(
-        data.train, data.train_pictures, tokens, sampler, config.augmentation, config.seed, device, world
+        seen.table, seen.pictures, seen.tokens, sampler, config.augmentation, config.seed, device, world
     )
     accumulate = config.optimiser.accumulate
     steps_per_epoch = sampler.steps_per_epoch // accumulate
@@ -205,7 +200,7 @@ def train(
         for epoch in range(position.finished_epochs, config.epochs):
             epoch_started = time.perf_counter()
             if position.begun_epoch < epoch:
-                values = begin_epoch(method, averaged, data, tokens, epoch, config, device, world)
+                values = begin_epoch(method, averaged, seen, epoch, config, device, world)
                 if observe is not None and method.p_match is not None:
                     values |= observe(epoch, method.p_match.detach().float().cpu().numpy())
                 if values:
@@ -229,7 +224,7 @@ def train(
                     logged = runner.drain()
                     tracker.log("step", step + 1, logged)
                     bar.set_postfix({name: f"{value:.3f}" for name, value in logged.items()})
-                if interrupted():
+                if any_rank(interrupted(), device, world):
                     save(position)
                     raise Interrupted(
                         f"stopped at step {position.step} of {steps}; run the same command again to continue"
@@ -239,7 +234,7 @@ def train(
             runner.check_finite(lambda bad: batch_names(data.train, rows_of(bad)))
             trained_seconds += time.perf_counter() - epoch_started
             if (epoch + 1) % config.evaluate_every == 0 or epoch + 1 == config.epochs:
-                recall = validate(method, averaged, data.validation, config, device)
+                recall = validate(method, averaged, gallery, config, device, world)
                 tracker.log("validation", position.step, {"epoch": epoch, **recall})
                 if recall["mr"] > position.best_score:
                     position = replace(position, best_epoch=epoch, best_score=recall["mr"])
@@ -264,33 +259,20 @@ def train(
 def begin_epoch(
     method: Method,
     averaged: AveragedWeights,
-    data: TrainingData,
-    tokens: TokenTable,
+    seen: Split,
     epoch: int,
     config: TrainConfig,
     device: torch.device,
     world: World,
 ) -> dict[str, float]:
     """Offer the method its look at the training set; every rank ends with rank 0's verdicts."""
-
-    def encode() -> tuple[Encoded, Encoded]:
-        captions = encode_shared(
-            lambda part: texts_of(method.retriever, tokens.ids[part], tokens.mask[part]),
-            len(tokens.ids), config, device, world,
-        )  # fmt: skip
-        own = np.arange(len(data.train_pictures))[world.share(len(data.train_pictures))]
-        parts = [own[start : start + config.batch_size] for start in range(0, len(own), config.batch_size)]
-        pixels = data.train_pictures.batches(parts)
-        images = Encoded.cat([forward(lambda: images_of(method.retriever, next(pixels)), config, device)
-                              for _ in parts])  # fmt: skip
-        return captions, gather_encoded(images, len(data.train_pictures), world)
-
     view = TrainingView(
-        encode,
-        torch.from_numpy(tokens.row_of).to(device),
-        torch.from_numpy(data.train.image_codes).to(device),
+        lambda: seen.encode(method.retriever, config, device, world),
+        torch.from_numpy(seen.tokens.row_of).to(device),
+        torch.from_numpy(seen.table.image_codes).to(device),
         epoch,
         config.seed,
+        image_labels=torch.from_numpy(label_codes(seen.table)[seen.table.first_rows]).to(device),
     )
     method.eval()
     with torch.no_grad(), averaged.in_place(method):
@@ -301,33 +283,21 @@ def begin_epoch(
     return values
 
 
-def forward(encode: Callable[[], Encoded], config: TrainConfig, device: torch.device) -> Encoded:
-    """Run an encoder in the run's precision; vectors come out in float32."""
-    with encoder_precision(device, config.precision):
-        encoded = encode()
-    return encoded.to(dtype=torch.float32)
-
-
-def encode_shared(
-    encode: Callable[[slice], Encoded], count: int, config: TrainConfig, device: torch.device, world: World
-) -> Encoded:
-    """Encode `count` items, each rank its share, and give every rank all of them."""
-    share = world.share(count)
-    starts = range(share.start, share.stop, config.batch_size)
-    parts = [slice(start, min(start + config.batch_size, share.stop)) for start in starts]
-    encoded = Encoded.cat([forward(partial(encode, part), config, device) for part in parts])
-    return gather_encoded(encoded, count, world)
-
-
 def validate(
-    method: Method, averaged: AveragedWeights, gallery: Gallery, config: TrainConfig, device: torch.device
+    method: Method,
+    averaged: AveragedWeights,
+    gallery: Split,
+    config: TrainConfig,
+    device: torch.device,
+    world: World,
 ) -> dict[str, float]:
     """Recalls on the validation split, by the method's own score and the averaged weights."""
     method.eval()
     with torch.no_grad(), averaged.in_place(method):
-        texts, images = encode_gallery(method.retriever, gallery, config.batch_size, device, config.precision)
+        captions, images = gallery.encode(method.retriever, config, device, world)
+        texts = captions[torch.from_numpy(gallery.tokens.row_of).to(device)]  # one per pair
         scores = method.score(texts, images)
-    return evaluate_scores(scores, gallery).as_dict()
+    return evaluate_scores(scores, gallery.table).as_dict()
 
 
 def pick_device(name: str) -> torch.device:

@@ -1,0 +1,72 @@
+"""Whole splits as a model sees them: for catching before an epoch and for validation after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from pmpguard.data.pairs import PairTable
+from pmpguard.evaluation.evaluate import PictureSource, encoder_precision
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.retriever import Retriever
+from pmpguard.training.cached import cache_tokens, can_cache, images_of, texts_of
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.distributed import World, gather_encoded
+from pmpguard.training.feeding import TokenTable
+
+
+@dataclass(frozen=True)
+class Split:
+    """Pairs with their pictures and tokenised captions; of frozen backbones, with their kept tokens."""
+
+    table: PairTable
+    pictures: PictureSource
+    tokens: TokenTable
+
+    @classmethod
+    def open(
+        cls,
+        table: PairTable,
+        pictures: PictureSource,
+        retriever: Retriever,
+        config: TrainConfig,
+        device: torch.device,
+    ) -> Split:
+        tokens = TokenTable.of(table, retriever, device)
+        if not can_cache(retriever, config.augmentation):
+            return cls(table, pictures, tokens)
+        return cls(
+            table, *cache_tokens(retriever, pictures, tokens, config.batch_size, device, config.precision)
+        )
+
+    def encode(
+        self, retriever: Retriever, config: TrainConfig, device: torch.device, world: World
+    ) -> tuple[Encoded, Encoded]:
+        """Each distinct caption and each picture once, every rank doing its share and getting all."""
+        tokens, pictures = self.tokens, self.pictures
+
+        def encode_captions(part: slice) -> Encoded:
+            return texts_of(retriever, tokens.ids[part], tokens.mask[part])
+
+        def encode_pictures(part: slice) -> Encoded:
+            return images_of(retriever, next(iter(pictures.batches([np.arange(part.start, part.stop)]))))
+
+        return (
+            encode_shared(encode_captions, len(tokens.ids), config, device, world),
+            encode_shared(encode_pictures, len(pictures), config, device, world),
+        )
+
+
+def encode_shared(
+    encode: Callable[[slice], Encoded], count: int, config: TrainConfig, device: torch.device, world: World
+) -> Encoded:
+    """Encode `count` items in the run's precision, each rank its share; vectors come out in float32."""
+    share = world.share(count)
+    starts = range(share.start, share.stop, config.batch_size)
+    parts = [slice(start, min(start + config.batch_size, share.stop)) for start in starts]
+    with encoder_precision(device, config.precision):
+        encoded = [encode(part).to(dtype=torch.float32) for part in parts]
+    return gather_encoded(Encoded.cat(encoded), count, world)
