@@ -104,6 +104,38 @@ def fit_match_mixture(
     return replace(fit, p_match=fit.posterior(labelled))
 
 
+def fit_with_known_rate(
+    scores: npt.ArrayLike,
+    mismatched_scores: npt.ArrayLike,
+    mismatch_rate: float,
+    *,
+    most: int = 5000,
+    seed: int = 0,
+) -> tuple[MatchMixture, float]:
+    """The mixture of pairs a model was trained on, whose mismatch rate is known from pairs it was not.
+
+    A model half remembers the wrong pairs it has seen: they score higher than fresh wrong pairs, and the
+    plain fit takes many of them for matches. So f- is moved up by the shift at which the fit finds the known
+    rate. Returns the mixture over all scores, and the shift, which is searched on at most `most` scores drawn
+    at random.
+    """
+    labelled = _checked(scores, "scores")
+    wrong = _checked(mismatched_scores, "mismatched_scores")
+    drawn = np.random.default_rng(seed).permutation(len(labelled))[:most]
+
+    def rate_at(shift: float) -> float:
+        return fit_match_mixture(labelled[drawn], wrong + shift, bootstrap=0).mismatch_rate
+
+    low, high = 0.0, float(np.quantile(labelled, 0.99) - np.median(wrong))
+    if high <= 0 or rate_at(0.0) >= mismatch_rate:
+        high = 0.0
+    for _ in range(10 if high > 0 else 0):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rate_at(middle) < mismatch_rate else (low, middle)
+    shift = (low + high) / 2
+    return fit_match_mixture(labelled, wrong + shift, bootstrap=0), shift
+
+
 def chance_levels(scores: Array, mismatched: Array) -> tuple[Array, Array]:
     """Between which two levels of chance each score lies, given the sorted mismatched sample.
 

@@ -34,8 +34,24 @@ from pmpguard.training.pictures import ResidentPictures
 METHODS = ("infonce", "pmpguard")
 # Words that no picture can show: never marked.
 FUNCTION_WORDS = frozenset(
-    "a an the of in on at by to and or with is are there this that its it has have some many next near from "
-    "here can be seen one all which while as into for".split()
+    ["a", "an", "the", "of", "in", "on", "at", "by", "to", "and", "or", "with", "is", "are", "there", "this"]
+    + [
+        "that",
+        "its",
+        "it",
+        "has",
+        "have",
+        "some",
+        "many",
+        "next",
+        "near",
+        "from",
+        "here",
+        "can",
+        "be",
+        "seen",
+    ]
+    + ["one", "all", "which", "while", "as", "into", "for"]
 )
 
 
@@ -71,7 +87,7 @@ def demo(
     scenes: int = 1000,
     rate: float = 0.4,
     seed: int = 0,
-    epochs: int = 6,
+    epochs: int = 10,
     encoders: Literal["light", "tiny"] = "light",
     pairs: int = 24,
 ) -> DemoReport:
@@ -106,7 +122,7 @@ def demo(
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "pmpguard": {"cga": False, "catch_from": 1, "rematch": False, "ranking": "pooled+S"}
+    "pmpguard": {"cga": False, "rematch": False, "ranking": "pooled+S", "release_at": 6}
 }
 
 
@@ -127,7 +143,7 @@ def demo_config(scenes: int, rate: float, seed: int, epochs: int, encoders: str)
         captions_per_image=5,
         seed=seed,
         ema=0.95,
-        optimiser=OptimiserConfig(encoder_lr=1e-3, new_lr=1e-3, weight_decay=0.05),
+        optimiser=OptimiserConfig(encoder_lr=5e-4, new_lr=5e-4, weight_decay=0.05),
         augmentation=augmentation,
     )
     return ExperimentConfig(scenes=scenes, noise=NoiseConfig(rate), train=train)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.catching.evidence import Evidence, pooled_evidence
-from pmpguard.catching.mixture import MatchMixture, fit_match_mixture
+from pmpguard.catching.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
 from pmpguard.catching.rematch import (
     find_proposals,
     propose_captions,
@@ -46,6 +46,9 @@ class PmpGuardSettings:
         pooled_weight: of the InfoNCE on pooled tokens that keeps the shortlist good.
         warm_up: epochs in which the awareness loss averages over negatives.
         catch_from: first epoch that weights pairs.
+        calibration: share of the pictures whose pairs are not trained on before `release_at`: on them the
+            mismatch rate is estimated without what the model remembers of wrong pairs.
+        release_at: first epoch that trains on them too.
         smoothing: share of the previous epoch's probability that is kept.
         rematch_from: first epoch that trains caught captions with the picture they were rematched to.
         rematch_weight: how strongly, times the proposal's probability.
@@ -67,6 +70,8 @@ class PmpGuardSettings:
     pooled_weight: float = 1.0
     warm_up: int = 1
     catch_from: int = 2
+    calibration: float = 0.2
+    release_at: int = 5
     smoothing: float = 0.3
     rematch_from: int = 4
     rematch_weight: float = 0.5
@@ -156,7 +161,11 @@ class PmpGuard(Method):
 
     def begin_epoch(self, view: TrainingView) -> dict[str, float]:
         """Judge every pair, propose captions for the pictures, and rematch what was caught."""
-        if self.p_match is None or view.epoch < self.settings.catch_from:
+        if self.p_match is None:
+            return {}
+        unseen = self._unseen(view)
+        if view.epoch < self.settings.catch_from:
+            self.weight.copy_((~unseen).float())
             return {}
         evidence = pooled_evidence(
             view.captions.pooled,
@@ -165,18 +174,36 @@ class PmpGuard(Method):
             view.image_of,
             seed=view.seed + view.epoch,
         )
-        mixture = fit_match_mixture(evidence.scores, evidence.mismatched, bootstrap=0)
+        mixture = self._fit(view, evidence, unseen)
         fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=self.p_match.device)
         kept = self.settings.smoothing if view.epoch > self.settings.catch_from else 0.0
         self.p_match.copy_(kept * self.p_match + (1 - kept) * fresh)
-        self.weight.copy_(self.p_match)
+        self.weight.copy_(self.p_match * ~unseen)
         self.paired_image.copy_(view.image_of)
-        self._buffer("estimated_rate").fill_(mixture.mismatch_rate)
         self._propose(view, evidence, mixture)
-        values = {"estimated_mismatch_rate": mixture.mismatch_rate}
+        values = {"estimated_mismatch_rate": float(self._buffer("estimated_rate"))}
         if self.settings.rematch and view.epoch >= self.settings.rematch_from:
             values["rematched"] = float(self._rematch(view, evidence, mixture))
         return values
+
+    def _unseen(self, view: TrainingView) -> Tensor:
+        """(N,) bool: pairs of the pictures still kept for calibration, a function of seed and epoch."""
+        if view.epoch >= self.settings.release_at:
+            return torch.zeros_like(view.image_of, dtype=torch.bool)
+        generator = torch.Generator().manual_seed(view.seed)
+        images = int(view.image_of.max()) + 1
+        drawn = torch.rand(images, generator=generator) < self.settings.calibration
+        return drawn.to(view.image_of.device)[view.image_of]
+
+    def _fit(self, view: TrainingView, evidence: Evidence, unseen: Tensor) -> MatchMixture:
+        """The mixture of all pairs; its rate comes from pairs that were not trained on yet."""
+        rate = self._buffer("estimated_rate")
+        if bool(unseen.any()) or float(rate) < 0:
+            chosen = unseen.cpu().numpy() if bool(unseen.any()) else slice(None)
+            fitted = fit_match_mixture(evidence.scores[chosen], evidence.mismatched, bootstrap=0)
+            rate.fill_(fitted.mismatch_rate)
+        mixture, _ = fit_with_known_rate(evidence.scores, evidence.mismatched, float(rate), seed=view.seed)
+        return mixture
 
     def _buffer(self, name: str) -> Tensor:
         found: Tensor = getattr(self, name)
@@ -218,7 +245,7 @@ class PmpGuard(Method):
         moved = (best[view.caption_of] >= 0) & (p_match < 0.5)  # (N,)
         self.paired_image.copy_(torch.where(moved, best[view.caption_of], view.image_of))
         rematched = self.settings.rematch_weight * probability[view.caption_of]
-        self.weight.copy_(torch.where(moved, rematched, p_match))
+        self.weight.copy_(torch.where(moved, rematched, self.weight))
         return int(moved.sum())
 
     def progress(self) -> dict[str, Tensor]:
