@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from sklearn.mixture import GaussianMixture
 
-from pmpguard.catching.mixture import chance_levels, fit_match_mixture
+from pmpguard.catching.mixture import chance_levels, fit_match_mixture, fit_with_known_rate
 from pmpguard.errors import DataError
 
 RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -187,3 +187,24 @@ def test_hardly_any_pairs(scores):
 def test_bad_input_is_named(scores, wrong, message):
     with pytest.raises(DataError, match=message):
         fit_match_mixture(scores, wrong)
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.4, 0.8])
+def test_a_known_rate_undoes_what_the_model_remembers_of_wrong_pairs(rate: float) -> None:
+    """Wrong pairs that were trained on score 1 higher than fresh ones; the plain fit believes many."""
+    draw = np.random.default_rng(3)
+    fresh = draw.normal(0, 1, 20_000)
+    wrong = int(rate * 10_000)
+    scores = np.concatenate([draw.normal(1, 1, wrong), draw.normal(4.5, 1, 10_000 - wrong)])
+    assert fit_match_mixture(scores, fresh, bootstrap=0).mismatch_rate < 0.75 * rate
+    mixture, shift = fit_with_known_rate(scores, fresh, rate)
+    assert mixture.mismatch_rate == pytest.approx(rate, abs=0.02)
+    assert shift == pytest.approx(1, abs=0.35)
+    assert mixture.p_match[:wrong].mean() < 0.12 < 0.88 < mixture.p_match[wrong:].mean()
+
+
+def test_a_known_rate_below_the_plain_estimate_moves_nothing() -> None:
+    draw = np.random.default_rng(4)
+    scores, fresh = draw.normal(4, 1, 2_000), draw.normal(0, 1, 20_000)
+    mixture, shift = fit_with_known_rate(scores, fresh, 0.0)
+    assert shift == 0 and mixture.mismatch_rate < 0.02

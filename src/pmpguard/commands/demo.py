@@ -33,26 +33,11 @@ from pmpguard.training.pictures import ResidentPictures
 
 METHODS = ("infonce", "pmpguard")
 # Words that no picture can show: never marked.
-FUNCTION_WORDS = frozenset(
-    ["a", "an", "the", "of", "in", "on", "at", "by", "to", "and", "or", "with", "is", "are", "there", "this"]
-    + [
-        "that",
-        "its",
-        "it",
-        "has",
-        "have",
-        "some",
-        "many",
-        "next",
-        "near",
-        "from",
-        "here",
-        "can",
-        "be",
-        "seen",
-    ]
-    + ["one", "all", "which", "while", "as", "into", "for"]
-)
+FUNCTION_WORDS = {
+    *("a", "an", "the", "of", "in", "on", "at", "by", "to", "and", "or", "with", "is", "are", "there"),
+    *("this", "that", "its", "it", "has", "have", "some", "many", "next", "near", "from", "here", "can"),
+    *("be", "seen", "one", "all", "which", "while", "as", "into", "for"),
+}
 
 
 @dataclass(frozen=True)
