@@ -25,8 +25,12 @@ from pmpguard.losses.aggregation import aggregation_terms
 from pmpguard.losses.awareness import Negatives, awareness_terms
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView, boundary_progress, pooled_cosines
 from pmpguard.model.awareness_attention import awareness_scores
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.pair_scoring import all_pairs_with_gradient
 from pmpguard.model.retriever import Retriever
 from pmpguard.model.retriever_config import CrossGatedConfig, Ranking, RetrieverConfig
+
+GATED_CHUNK = 64  # captions and pictures gated at once: every pair has gated fragments of its own
 
 
 @dataclass(frozen=True)
@@ -127,18 +131,28 @@ class PmpGuard(Method):
         weights = self.weight[batch.rows]  # (T,)
         targets = batch.weighted_targets(weights)  # (T, I)
         terms = {}
-        if settings.cga or settings.pooled_weight > 0 or not settings.pnaa:
-            pooled = pooled_cosines(batch)
-            if settings.pooled_weight > 0 or not settings.cga:
-                terms["pooled"] = self._aggregate(pooled, targets, batch) * (settings.pooled_weight or 1.0)
-        if self.retriever.cross_gated_attention is not None:
-            cosines = self.retriever.cross_gated_attention(
-                texts.fragments, texts.mask, images.fragments, images.mask
-            )  # (T, I)
-            terms["aggregation"] = self._aggregate(cosines, targets, batch)
+        if settings.pooled_weight > 0 or not settings.cga:  # without gates, L_IA is on pooled tokens
+            pooled = self._aggregate(pooled_cosines(batch), targets, batch)
+            terms["pooled"] = pooled * (settings.pooled_weight or 1.0)
+        if settings.cga:
+            terms["aggregation"] = self._aggregate(self._gated_cosines(texts, images), targets, batch)
         if settings.pnaa:
             terms["awareness"] = settings.awareness_weight * self._aware(batch, targets)
         return {name: term * weights for name, term in terms.items()}
+
+    def _gated_cosines(self, texts: Encoded, images: Encoded) -> Tensor:
+        """(T, I): cosines of gated fragments, in chunks that are computed again on the way back."""
+        attention = self.retriever.cross_gated_attention
+        assert attention is not None
+
+        def score(some_texts: Encoded, some_images: Encoded) -> Tensor:
+            return attention.forward(
+                some_texts.fragments, some_texts.mask, some_images.fragments, some_images.mask
+            )
+
+        if len(texts) * len(images) <= GATED_CHUNK**2:
+            return score(texts, images)
+        return all_pairs_with_gradient(score, texts, images, text_chunk=GATED_CHUNK, image_chunk=GATED_CHUNK)
 
     def _aggregate(self, cosines: Tensor, targets: Tensor, batch: EncodedBatch) -> Tensor:
         return aggregation_terms(cosines / self.temperature, targets, batch.image_of, self.settings.form)

@@ -89,7 +89,7 @@ def all_pairs_with_gradient(
                 for part in (some_texts, images[left : left + image_chunk])
                 for tensor in (part.pooled, part.fragments, part.mask)
             ]
-            row.append(checkpoint(score_tensors, *inputs, use_reentrant=False))
+            row.append(checkpoint(score_tensors, *inputs, use_reentrant=False, preserve_rng_state=False))
         rows.append(torch.cat(row, dim=1))
     return torch.cat(rows)  # (T, I)
 

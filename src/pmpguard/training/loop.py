@@ -223,7 +223,9 @@ def train(
                     runner.check_finite(lambda bad: batch_names(data.train, rows_of(bad)))
                     logged = runner.drain()
                     tracker.log("step", step + 1, logged)
-                    bar.set_postfix({name: f"{value:.3f}" for name, value in logged.items()})
+                    speed = (bar.format_dict["rate"] or 0.0) * config.batch_size * accumulate
+                    shown = {name: f"{value:.3f}" for name, value in logged.items()}
+                    bar.set_postfix({"pairs/s": f"{speed:.0f}", **shown})
                 if any_rank(interrupted(), device, world):
                     save(position)
                     raise Interrupted(

@@ -1,0 +1,113 @@
+"""PMPGuard's own parts: chunked gates, calibration on unseen pairs, catching, proposing and rematching."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from test_simple_methods import batch, build
+
+from pmpguard.methods import pmpguard
+from pmpguard.methods.method import TrainingView
+from pmpguard.methods.pmpguard import PmpGuard, PmpGuardSettings
+from pmpguard.model.encoded import Encoded
+
+PAIRS = 4000
+
+
+def view(epoch: int, wrong: float = 0.4, noise: float = 0.5) -> tuple[TrainingView, torch.Tensor]:
+    """A training set with embeddings right up to noise; `wrong` of the captions moved to other pictures."""
+    generator = torch.Generator().manual_seed(5)
+    images = torch.nn.functional.normalize(torch.randn(PAIRS // 4, 24, generator=generator), dim=-1)
+    truth = torch.arange(PAIRS) // 4
+    captions = images[truth] + noise * torch.randn(PAIRS, 24, generator=generator) / 24**0.5
+    image_of = truth.clone()
+    is_wrong = torch.rand(PAIRS, generator=generator) < wrong
+    image_of[is_wrong] = (truth + 1 + torch.randint(0, 900, (PAIRS,), generator=generator))[is_wrong] % len(
+        images
+    )
+
+    def encode() -> tuple[Encoded, Encoded]:
+        def encoded(vectors: torch.Tensor) -> Encoded:
+            unit = torch.nn.functional.normalize(vectors, dim=-1)
+            return Encoded(unit, unit[:, None], torch.ones(len(unit), 1, dtype=torch.bool))
+
+        return encoded(captions), encoded(images)
+
+    return TrainingView(encode, torch.arange(PAIRS), image_of, epoch, seed=0), is_wrong
+
+
+def guard(**settings: Any) -> PmpGuard:
+    small = build("pmpguard", **settings)
+    return PmpGuard(small.retriever, small.settings, PAIRS)
+
+
+def test_gates_in_chunks_give_the_same_cosines_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, found = batch(captions=12, images=12), []
+    for chunk in (64, 5):
+        monkeypatch.setattr(pmpguard, "GATED_CHUNK", chunk)
+        method = build("pmpguard")
+        assert isinstance(method, PmpGuard) and method.retriever.cross_gated_attention is not None
+        cosines = method._gated_cosines(given.texts, given.images)
+        cosines.square().sum().backward()
+        found.append((cosines.detach(), method.retriever.cross_gated_attention.attention.grad))
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_calibration_pictures_are_not_trained_on_until_they_are_released() -> None:
+    method = guard(catch_from=1, release_at=3, rematch=False)
+    method.begin_epoch(view(0)[0])
+    held = method.weight == 0
+    assert 0.12 < held.float().mean() < 0.28
+    assert (method.weight[~held] == 1).all()
+    method.begin_epoch(view(2)[0])
+    assert (method.weight[held] == 0).all() and (method.weight[~held] > 0.5).any()
+    method.begin_epoch(view(3)[0])
+    assert (method.weight[held] > 0.5).any()
+
+
+def test_wrong_pairs_are_caught_and_the_rate_is_estimated() -> None:
+    method = guard(catch_from=0, rematch=False)
+    seen, is_wrong = view(0)
+    values = method.begin_epoch(seen)
+    assert values["estimated_mismatch_rate"] == pytest.approx(0.4, abs=0.03)
+    assert method.p_match is not None
+    assert method.p_match[is_wrong].mean() < 0.05 and method.p_match[~is_wrong].mean() > 0.95
+
+
+def test_every_picture_gets_a_caption_it_is_not_labelled_with() -> None:
+    method = guard(catch_from=0, rematch=False)
+    seen, is_wrong = view(0)
+    method.begin_epoch(seen)
+    assert method.proposed_caption is not None
+    assert (seen.image_of[method.proposed_caption] != seen.image_of).all()
+    found = (method.proposed_caption // 4 == seen.image_of)[is_wrong].float().mean()
+    assert found > 0.5  # many pictures have a caption of their own among those that were moved away
+
+
+def test_rematched_captions_are_trained_with_the_picture_they_belong_to() -> None:
+    method = guard(catch_from=0, rematch_from=0, release_at=0)
+    seen, is_wrong = view(0)
+    assert method.begin_epoch(seen)["rematched"] > 100
+    moved = method.paired_image != seen.image_of
+    assert is_wrong[moved].float().mean() > 0.95
+    # A picture none of whose four captions was caught (0.6 ** 4 = 13 % of them) is no candidate.
+    assert (method.paired_image[moved] == torch.arange(PAIRS)[moved] // 4).float().mean() > 0.8
+    assert (method.weight[moved] <= 0.5).all()
+
+
+def test_without_suppression_no_pair_is_judged() -> None:
+    kind = type(build("pmpguard"))
+    paper = kind.read_settings("paper", {})
+    assert isinstance(paper, PmpGuardSettings) and paper.form == "joint" and paper.awareness_loss == "hinge"
+    method = guard(suppress=False)
+    assert method.p_match is None and method.begin_epoch(view(5)[0]) == {}
+    assert (method.weight == 1).all()
+
+
+def test_a_pair_of_weight_zero_gets_no_pull() -> None:
+    method, given = build("pmpguard", cga=False, pnaa=False), batch(captions=5)
+    assert isinstance(method, PmpGuard)
+    method.weight[given.rows[0]] = 0
+    assert float(method.losses(given)["pooled"][0].detach()) == 0
