@@ -157,7 +157,8 @@ def caught_pairs(result: ExperimentResult, data: PreparedDataset, most: int) -> 
     order = np.argsort(p_match, kind="stable")
     order = order[p_match[order] < 0.5]
     _, first = np.unique(table.image_codes[order], return_index=True)
-    texts = dict(zip(table.caption_codes.tolist(), table.captions, strict=True))
+    captions = table.captions
+    texts = dict(zip(table.caption_codes.tolist(), captions, strict=True))
     labels = clean.column("label")
     class_of = dict(zip(clean.captions, labels, strict=True))
     wrong = result.corruption.is_noisy[np.array(data.table.column("split")) == "train"]
@@ -171,7 +172,7 @@ def caught_pairs(result: ExperimentResult, data: PreparedDataset, most: int) -> 
             CaughtPair(
                 pair_id=table.arrow["pair_id"][int(row)].as_py(),
                 image=image,
-                caption=mark_words(retriever, table.captions[row], image, supported=False),
+                caption=mark_words(retriever, captions[row], image, supported=False),
                 p_match=float(p_match[row]),
                 proposal=mark_words(retriever, proposal, image, supported=True),
                 proposal_probability=float(method.proposed_probability[row]),

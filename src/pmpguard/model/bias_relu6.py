@@ -1,9 +1,9 @@
 """relu6(x + bias) in one pass over memory.
 
-In a network of small convolutions the element-wise work between them costs more than they do: with the usual
-kernels, batch normalisation and ReLU6 take half of a training step. Frozen normalisation folds into the
-convolution's weights, and what is left, a bias per channel and the clamp, is one Triton kernel on CUDA.
-Without Triton, and on other devices, it is two plain operations with the same result.
+In a network of small convolutions, batch normalisation and ReLU6 are separate passes over memory beside
+cheap arithmetic. Frozen normalisation folds into the convolution's weights, and what is left, a bias per
+channel and the clamp, is one Triton kernel on CUDA. Without Triton, and on other devices, it is two plain
+operations with the same result.
 """
 
 from __future__ import annotations

@@ -23,8 +23,6 @@ from pmpguard.model.retriever import Retriever
 from pmpguard.training.feeding import TokenTable
 from pmpguard.training.pictures import Pictures
 
-_LENGTH_STEP = 8  # captions are cut to the batch's longest, rounded up to this: few shapes occur
-
 
 @dataclass(frozen=True)
 class CachedPictures:
@@ -46,8 +44,7 @@ class CachedCaptions(TokenTable):
 
     def words(self, captions: np.ndarray) -> tuple[Tensor, Tensor]:
         """Blocks (n, 1 + L, c) and mask (n, L) of the given captions, L their longest rounded up."""
-        longest = int(self.lengths[captions].max())
-        width = min(self.mask.shape[1], max(1, -(-longest // _LENGTH_STEP)) * _LENGTH_STEP)
+        width = self.width(captions)
         index = torch.from_numpy(captions).to(self.ids.device)
         return self.ids[index, : 1 + width], self.mask[index, :width]
 

@@ -54,10 +54,14 @@ class TokenTable:
         ids, mask = retriever.tokenize([captions[row] for row in first])
         return cls(ids.to(device), mask.to(device), mask.sum(1).cpu().numpy(), table.caption_codes)
 
+    def width(self, captions: np.ndarray) -> int:
+        """The longest of the given captions, rounded up."""
+        longest = int(self.lengths[captions].max())
+        return min(self.mask.shape[1], max(1, -(-longest // _LENGTH_STEP)) * _LENGTH_STEP)
+
     def words(self, captions: np.ndarray) -> tuple[Tensor, Tensor]:
         """ids and mask (n, L) of the given distinct captions, L the longest of them rounded up."""
-        longest = int(self.lengths[captions].max())
-        width = min(self.ids.shape[1], -(-longest // _LENGTH_STEP) * _LENGTH_STEP)
+        width = self.width(captions)
         index = torch.from_numpy(captions).to(self.ids.device)
         return self.ids[index, :width], self.mask[index, :width]
 

@@ -51,8 +51,11 @@ class Split:
         def encode_captions(part: slice) -> Encoded:
             return texts_of(retriever, tokens.ids[part], tokens.mask[part])
 
+        parts = shared_parts(len(pictures), config, world)
+        pixels = pictures.batches([np.arange(part.start, part.stop) for part in parts])
+
         def encode_pictures(part: slice) -> Encoded:
-            return images_of(retriever, next(iter(pictures.batches([np.arange(part.start, part.stop)]))))
+            return images_of(retriever, next(pixels))  # in the order of the parts
 
         return (
             encode_shared(encode_captions, len(tokens.ids), config, device, world),
@@ -60,13 +63,18 @@ class Split:
         )
 
 
+def shared_parts(count: int, config: TrainConfig, world: World) -> list[slice]:
+    """This rank's share of `count` items, cut into batches."""
+    share = world.share(count)
+    starts = range(share.start, share.stop, config.batch_size)
+    return [slice(start, min(start + config.batch_size, share.stop)) for start in starts]
+
+
 def encode_shared(
     encode: Callable[[slice], Encoded], count: int, config: TrainConfig, device: torch.device, world: World
 ) -> Encoded:
     """Encode `count` items in the run's precision, each rank its share; vectors come out in float32."""
-    share = world.share(count)
-    starts = range(share.start, share.stop, config.batch_size)
-    parts = [slice(start, min(start + config.batch_size, share.stop)) for start in starts]
+    parts = shared_parts(count, config, world)
     with encoder_precision(device, config.precision):
         encoded = [encode(part).to(dtype=torch.float32) for part in parts]
     return gather_encoded(Encoded.cat(encoded), count, world)
