@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,14 +58,59 @@ def test_gates_in_chunks_give_the_same_cosines_and_gradients(monkeypatch: pytest
 
 def test_calibration_pictures_are_not_trained_on_until_they_are_released() -> None:
     method = guard(catch_from=1, release_at=3, rematch=False)
-    method.begin_epoch(view(0)[0])
-    held = method.weight == 0
+    seen = view(0)[0]
+    method.begin_epoch(seen)
+    held = method._unseen(seen)
     assert 0.12 < held.float().mean() < 0.28
-    assert (method.weight[~held] == 1).all()
+    assert (method.weight[held] == 0).all() and (method.weight[~held] > 0.5).float().mean() > 0.3
     method.begin_epoch(view(2)[0])
     assert (method.weight[held] == 0).all() and (method.weight[~held] > 0.5).any()
     method.begin_epoch(view(3)[0])
     assert (method.weight[held] > 0.5).any()
+
+
+def test_before_any_training_captions_are_judged_by_how_they_agree() -> None:
+    method = guard(catch_from=2, rematch=False)
+    seen, is_wrong = view(0)
+    assert "estimated_mismatch_rate" in method.begin_epoch(seen)
+    assert method.p_match is not None
+    first = method.p_match.clone()
+    assert first[is_wrong].mean() < 0.3 < 0.7 < first[~is_wrong].mean()
+    method.begin_epoch(view(1)[0])  # no score yet: the verdicts stay
+    assert torch.equal(method.p_match, first)
+
+
+def test_with_one_caption_a_picture_nothing_is_held_against_any_pair_before_the_first_score() -> None:
+    method = guard(catch_from=1, calibration=0.0, rematch=False)
+    seen, is_wrong = view(0)
+    image_of, swapped = torch.arange(PAIRS), is_wrong.nonzero()[:, 0]
+    image_of[swapped] = swapped.roll(1)
+    alone = replace(seen, image_of=image_of)
+    many = seen.images.pooled[torch.arange(PAIRS) // 4]
+    pictures = Encoded(many, many[:, None], torch.ones(PAIRS, 1, dtype=torch.bool))
+    alone = replace(alone, encode=lambda: (seen.captions, pictures), _cache={})
+    assert method.begin_epoch(alone) == {}
+    assert (method.weight == 1).all()
+    later = method.begin_epoch(replace(alone, epoch=1, _cache={}))
+    assert "estimated_mismatch_rate" in later and float(method.weight.min()) < 0.1
+
+
+def test_teaching_pulls_towards_what_was_believed_before_the_epoch() -> None:
+    given = batch(captions=6, images=6)
+    method = build("pmpguard", cga=False, pnaa=False, suppress=False, teach=0.5, teach_from=1)
+    assert isinstance(method, PmpGuard)
+    method.taught_captions[given.caption_keys] = given.texts.pooled.half()
+    method.taught_images[given.image_keys] = given.images.pooled.half()
+    assert "taught" not in method.losses(replace(given, epoch=0))
+    found = method.losses(replace(given, epoch=1))["taught"]
+    cosines = given.texts.pooled.detach() @ given.images.pooled.detach().T
+    for row in range(6):
+        own = int(given.image_of[row])
+        expected = 0.0
+        for scores in (cosines[row], cosines[:, own]):
+            belief = torch.softmax(scores / 0.05, 0)
+            expected -= float((belief * torch.log_softmax(scores / method.temperature.detach(), 0)).sum()) / 2
+        assert float(found[row].detach()) == pytest.approx(0.5 * expected, abs=2e-2)
 
 
 def test_wrong_pairs_are_caught_and_the_rate_is_estimated() -> None:

@@ -17,10 +17,11 @@ from pmpguard.methods.method import Method
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.image_encoder import EncoderOptions
 from pmpguard.training import loop, splits
-from pmpguard.training.cached import cache_tokens, can_cache, images_of, pack, texts_of, unpack
+from pmpguard.training.cached import cache_tokens, can_cache
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World
 from pmpguard.training.feeding import Feeder, TokenTable
+from pmpguard.training.kept_tokens import images_of, pack, unpack
 from pmpguard.training.loop import build_method
 
 CPU = torch.device("cpu")
@@ -76,7 +77,7 @@ def test_kept_tokens_give_the_vectors_of_the_whole_encoders(batch: int) -> None:
     kept = images_of(retriever, blocks)
     torch.testing.assert_close(kept.pooled, fresh.pooled, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(kept.fragments, fresh.fragments, rtol=1e-4, atol=1e-5)
-    fresh, kept = texts_of(retriever, *tokens.words(chosen)), texts_of(retriever, *captions.words(chosen))
+    fresh, kept = tokens.padded(chosen).encode(retriever), captions.padded(chosen).encode(retriever)
     width = kept.mask.shape[1]
     assert torch.equal(kept.mask, fresh.mask[:, :width]) and not fresh.mask[:, width:].any()
     torch.testing.assert_close(kept.pooled, fresh.pooled, rtol=1e-4, atol=1e-5)
@@ -99,7 +100,7 @@ def test_projections_get_the_same_gradients_and_backbones_none() -> None:
         batch = next(feeder.batches(0, 0))
         pixels = batch.pixels if cached else method.retriever.normalise(batch.pixels)
         images = images_of(method.retriever, pixels)
-        texts = texts_of(method.retriever, batch.token_ids, batch.token_mask)
+        texts = batch.words.encode(method.retriever).chosen(batch.caption_of)
         scores = texts.pooled @ images.pooled.T / 0.07  # (T, I)
         torch.nn.functional.cross_entropy(scores, batch.image_of).backward()
         found.append(

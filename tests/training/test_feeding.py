@@ -15,6 +15,7 @@ from pmpguard.model.retriever import Retriever
 from pmpguard.training.distributed import World
 from pmpguard.training.feeding import Feeder, StepTensors, TokenTable, batch_names
 from pmpguard.training.loop import TrainingData, build_method
+from pmpguard.training.words import PaddedWords
 
 CPU = torch.device("cpu")
 DATA = training_data(*coloured_squares(copies=3))
@@ -43,6 +44,22 @@ def equal(left: StepTensors, right: StepTensors) -> bool:
     return all(torch.equal(a, b) for a, b in zip(left.tensors(), right.tensors(), strict=True))
 
 
+def pair_words(batch: StepTensors) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and mask of every pair of an unpacked batch."""
+    assert isinstance(batch.words, PaddedWords)
+    return batch.words.ids[batch.caption_of], batch.words.mask[batch.caption_of]
+
+
+def test_equal_captions_of_a_batch_are_read_once(retriever: Retriever) -> None:
+    captions = DATA.train.captions
+    same = DATA.train.with_column("caption", [captions[row // 2 * 2] for row in range(len(captions))])
+    for batch in feeder(retriever, replace(DATA, train=same)).batches(0, 0):
+        assert isinstance(batch.words, PaddedWords)
+        used = batch.caption_of.unique()
+        assert len(used) == len(batch.caption_keys.unique()) < len(batch.rows)
+        assert len(batch.words.ids) == -(-len(used) // 32) * 32
+
+
 def test_draws_are_the_same_after_a_resume(retriever: Retriever) -> None:
     straight = list(feeder(retriever).batches(1, 0))
     assert len(straight) == 8
@@ -66,9 +83,10 @@ def test_pixels_and_words_belong_to_the_rows(retriever: Retriever) -> None:
     own = next(DATA.train_pictures.batches([batch.image_keys.numpy()]))
     assert torch.equal(batch.pixels, own.float())
     ids, mask = retriever.tokenize([DATA.train.captions[row] for row in rows])
+    own_ids, own_mask = pair_words(batch)
     width = ids.shape[1]
-    assert torch.equal(batch.token_mask[:, :width], mask) and not batch.token_mask[:, width:].any()
-    assert torch.equal(batch.token_ids[:, :width][mask], ids[mask])
+    assert torch.equal(own_mask[:, :width], mask) and not own_mask[:, width:].any()
+    assert torch.equal(own_ids[:, :width][mask], ids[mask])
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -78,8 +96,9 @@ def test_the_shares_of_all_ranks_are_the_whole(retriever: Retriever, size: int) 
     for number, batch in enumerate(whole):
         shares = [own[number] for own in ranks]
         assert torch.equal(torch.cat([share.pixels for share in shares]), batch.pixels)
-        words = [ids[mask] for share in shares for ids, mask in [(share.token_ids, share.token_mask)]]
-        assert torch.equal(torch.cat(words), batch.token_ids[batch.token_mask])
+        words = [ids[mask] for ids, mask in map(pair_words, shares)]
+        whole_ids, whole_mask = pair_words(batch)
+        assert torch.equal(torch.cat(words), whole_ids[whole_mask])
         for share in shares:
             for name in ("image_of", "image_keys", "caption_keys", "rows"):
                 assert torch.equal(getattr(share, name), getattr(batch, name)), name
@@ -109,7 +128,8 @@ def test_a_picture_whose_caption_names_a_direction_is_neither_turned_nor_flipped
 def test_captions_are_cut_to_the_longest_of_the_batch_in_few_widths(retriever: Retriever) -> None:
     tokens = TokenTable.of(DATA.train, retriever, CPU)
     short = int(tokens.lengths.argmin())
-    ids, mask = tokens.words(np.array([short]))
+    words = tokens.padded(np.array([short]))
+    ids, mask = words.ids, words.mask
     assert ids.shape[1] == min(tokens.ids.shape[1], -(-int(tokens.lengths[short]) // 8) * 8)
     assert int(mask.sum()) == tokens.lengths[short]
 

@@ -56,11 +56,14 @@ def printed_rows() -> tuple[PrintedRow, ...]:
 
 
 def find_printed(table: int, dataset: str, rate: float | None = None) -> list[PrintedRow]:
-    """The rows of one table and dataset (any case), at one rate where given."""
+    """The rows of one table and dataset (any case), at one rate where given.
+
+    Table 3 names no rate: its rows stand beside any.
+    """
     return [
         row
         for row in printed_rows()
         if row.table == table
         and row.dataset.lower() == dataset.lower()
-        and (rate is None or (row.rate is not None and abs(row.rate - rate) < 1e-9))
+        and (rate is None or row.rate is None or abs(row.rate - rate) < 1e-9)
     ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pmpguard.losses.awareness import Negatives, awareness_terms
 from pmpguard.methods.method import EncodedBatch, Method, boundary_progress, ungated
-from pmpguard.model.awareness_attention import awareness_scores
+from pmpguard.model.awareness_fused import PRODUCT_DTYPE, awareness_scores_fused
 from pmpguard.model.retriever_config import RetrieverConfig
 
 
@@ -41,9 +41,10 @@ class Naaf(Method):
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         texts, images = batch.texts, batch.images
         boundary = self.retriever.boundary.value(train=True)
-        scores = awareness_scores(  # (T, I)
-            texts.fragments, texts.mask, images.fragments, boundary, region_mask=images.mask
-        )
+        scores = awareness_scores_fused(  # (T, I)
+            texts.fragments, texts.mask, images.fragments, boundary,
+            region_mask=images.mask, product_dtype=PRODUCT_DTYPE,
+        )  # fmt: skip
         self.retriever.boundary.update(
             texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
             region_mask=images.mask, gathered=True,

@@ -10,10 +10,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.catching.evidence import Evidence, pooled_evidence
+from pmpguard.catching.discriminant import refined_discriminant
+from pmpguard.catching.evidence import ScoreStatistics
+from pmpguard.catching.looking import (
+    Part,
+    WrongPairs,
+    agreement_part,
+    draw_wrong,
+    neighbours_part,
+    score_part,
+    wrong_count,
+)
 from pmpguard.catching.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
 from pmpguard.catching.rematch import (
     find_proposals,
@@ -24,7 +36,8 @@ from pmpguard.catching.rematch import (
 from pmpguard.losses.aggregation import aggregation_terms
 from pmpguard.losses.awareness import Negatives, awareness_terms
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView, boundary_progress, pooled_cosines
-from pmpguard.model.awareness_attention import awareness_scores
+from pmpguard.model.awareness_fused import PRODUCT_DTYPE, awareness_scores_fused
+from pmpguard.model.cross_gated_fused import fits_gated_kernel, gated_cosines_fused
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.pair_scoring import all_pairs_with_gradient
 from pmpguard.model.retriever import Retriever
@@ -49,7 +62,8 @@ class PmpGuardSettings:
         awareness_temperature: S is divided by it in that cross-entropy.
         pooled_weight: of the InfoNCE on pooled tokens that keeps the shortlist good.
         warm_up: epochs in which the awareness loss averages over negatives.
-        catch_from: first epoch that weights pairs.
+        catch_from: first epoch that judges pairs by the model's own score; before it, where pictures have
+            several captions, by how well these agree.
         calibration: share of the pictures whose pairs are not trained on before `release_at`: on them the
             mismatch rate is estimated without what the model remembers of wrong pairs.
         release_at: first epoch that trains on them too.
@@ -57,6 +71,9 @@ class PmpGuardSettings:
         rematch_from: first epoch that trains caught captions with the picture they were rematched to.
         rematch_weight: how strongly, times the proposal's probability.
         rematch_least: smallest probability of a proposal.
+        teach: weight of the cross-entropy to what the averaged weights believed before the epoch.
+        teach_from: first epoch with it.
+        teach_temperature: cosines are divided by it to make beliefs of them.
         ranking: how the trained model ranks.
         attention_scale: W_a at the start, times the identity.
         gate_bias: of the gates at the start.
@@ -73,13 +90,16 @@ class PmpGuardSettings:
     awareness_temperature: float = 0.1
     pooled_weight: float = 1.0
     warm_up: int = 1
-    catch_from: int = 2
+    catch_from: int = 1
     calibration: float = 0.2
     release_at: int = 5
     smoothing: float = 0.3
     rematch_from: int = 4
     rematch_weight: float = 0.5
     rematch_least: float = 0.9
+    teach: float = 0.0
+    teach_from: int = 3
+    teach_temperature: float = 0.05
     ranking: Literal["S", "z", "S+z", "pooled", "pooled+S"] = "S"
     attention_scale: float = 10.0
     gate_bias: float = 2.0
@@ -116,6 +136,12 @@ class PmpGuard(Method):
             self.register_buffer("estimated_rate", torch.tensor(-1.0))
             self.register_buffer("proposed_caption", torch.full((pairs,), -1, dtype=torch.int64))
             self.register_buffer("proposed_probability", torch.zeros(pairs))
+            self.register_buffer("agreement", torch.zeros(pairs))
+            self.register_buffer("wrong_agreement", torch.zeros(wrong_count(pairs)))
+        if settings.teach > 0:
+            dim = retriever.config.dim
+            self.register_buffer("taught_captions", torch.zeros(pairs, dim, dtype=torch.float16))
+            self.register_buffer("taught_images", torch.zeros(pairs, dim, dtype=torch.float16))
 
     @classmethod
     def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
@@ -124,7 +150,10 @@ class PmpGuard(Method):
         return replace(config, cross_gated=gates, ranking=ranking)
 
     def phase(self, epoch: int) -> int:
-        return int(epoch >= self.settings.warm_up)
+        return 2 * int(epoch >= self.settings.warm_up) + int(self._teaches(epoch))
+
+    def _teaches(self, epoch: int) -> bool:
+        return self.settings.teach > 0 and epoch >= self.settings.teach_from
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         settings, texts, images = self.settings, batch.texts, batch.images
@@ -138,7 +167,28 @@ class PmpGuard(Method):
             terms["aggregation"] = self._aggregate(self._gated_cosines(texts, images), targets, batch)
         if settings.pnaa:
             terms["awareness"] = settings.awareness_weight * self._aware(batch, targets)
-        return {name: term * weights for name, term in terms.items()}
+        terms = {name: term * weights for name, term in terms.items()}
+        if self._teaches(batch.epoch):
+            terms["taught"] = settings.teach * self._taught(batch)
+        return terms
+
+    def _taught(self, batch: EncodedBatch) -> Tensor:
+        """(T,): cross-entropy to what the averaged weights believed before this epoch, labels aside.
+
+        This is rematching in degrees: every caption, caught ones too, is pulled towards all pictures of the
+        batch as strongly as the model's slower self finds that they suit it, and pictures likewise.
+        """
+        captions = self._buffer("taught_captions")[batch.caption_keys].float()  # (T, d)
+        images = self._buffer("taught_images")[batch.image_keys].float()  # (I, d)
+        beliefs = captions @ images.T / self.settings.teach_temperature  # (T, I)
+        logits = pooled_cosines(batch) / self.temperature  # (T, I)
+        row = -(beliefs.softmax(1) * logits.log_softmax(1)).sum(1)  # (T,)
+        column = -(beliefs.softmax(0) * logits.log_softmax(0)).sum(0)  # (I,)
+        return (row + column[batch.image_of]) / 2
+
+    def _learn_from(self, view: TrainingView) -> None:
+        self._buffer("taught_captions")[: len(view.captions)] = view.captions.pooled.half()
+        self._buffer("taught_images")[: len(view.images)] = view.images.pooled.half()
 
     def _gated_cosines(self, texts: Encoded, images: Encoded) -> Tensor:
         """(T, I): cosines of gated fragments, in chunks that are computed again on the way back."""
@@ -150,6 +200,8 @@ class PmpGuard(Method):
                 some_texts.fragments, some_texts.mask, some_images.fragments, some_images.mask
             )
 
+        if fits_gated_kernel(texts.fragments, texts.mask, images.fragments, images.mask):
+            return gated_cosines_fused(attention, texts.fragments, texts.mask, images.fragments, images.mask)
         if len(texts) * len(images) <= GATED_CHUNK**2:
             return score(texts, images)
         return all_pairs_with_gradient(score, texts, images, text_chunk=GATED_CHUNK, image_chunk=GATED_CHUNK)
@@ -160,9 +212,10 @@ class PmpGuard(Method):
     def _aware(self, batch: EncodedBatch, targets: Tensor) -> Tensor:
         texts, images = batch.texts, batch.images
         boundary = self.retriever.boundary
-        scores = awareness_scores(  # (T, I)
-            texts.fragments, texts.mask, images.fragments, boundary.value(train=True), region_mask=images.mask
-        )
+        scores = awareness_scores_fused(  # (T, I)
+            texts.fragments, texts.mask, images.fragments, boundary.value(train=True),
+            region_mask=images.mask, product_dtype=PRODUCT_DTYPE,
+        )  # fmt: skip
         boundary.update(
             texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
             region_mask=images.mask, gathered=True,
@@ -175,30 +228,53 @@ class PmpGuard(Method):
 
     def begin_epoch(self, view: TrainingView) -> dict[str, float]:
         """Judge every pair, propose captions for the pictures, and rematch what was caught."""
+        settings = self.settings
+        if self._teaches(view.epoch):
+            self._learn_from(view)
         if self.p_match is None:
             return {}
         unseen = self._unseen(view)
-        if view.epoch < self.settings.catch_from:
-            self.weight.copy_((~unseen).float())
-            return {}
-        evidence = pooled_evidence(
-            view.captions.pooled,
-            view.images.pooled,
-            view.caption_of,
-            view.image_of,
-            seed=view.seed + view.epoch,
-        )
-        mixture = self._fit(view, evidence, unseen)
-        fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=self.p_match.device)
-        kept = self.settings.smoothing if view.epoch > self.settings.catch_from else 0.0
-        self.p_match.copy_(kept * self.p_match + (1 - kept) * fresh)
+        wrong = draw_wrong(view.caption_of, view.image_of, view.seed)
+        parts, score, statistics = self._look(view, wrong)
+        if parts:
+            mixture = self._judge(parts, unseen, view.seed)
+            fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=self.p_match.device)
+            kept = settings.smoothing if view.epoch > settings.catch_from else 0.0
+            self.p_match.copy_(kept * self.p_match + (1 - kept) * fresh)
         self.weight.copy_(self.p_match * ~unseen)
+        if score is None or statistics is None:
+            return self._estimate()
         self.paired_image.copy_(view.image_of)
-        self._propose(view, evidence, mixture)
-        values = {"estimated_mismatch_rate": float(self._buffer("estimated_rate"))}
-        if self.settings.rematch and view.epoch >= self.settings.rematch_from:
-            values["rematched"] = float(self._rematch(view, evidence, mixture))
-        return values
+        rate = float(self._buffer("estimated_rate"))
+        alone, _ = fit_with_known_rate(_array(score.labelled), _array(score.wrong), rate, seed=view.seed)
+        self._propose(view, statistics, alone)
+        rematched = {}
+        if settings.rematch and view.epoch >= settings.rematch_from:
+            rematched["rematched"] = float(self._rematch(view, statistics, alone))
+        return {**self._estimate(), **rematched}
+
+    def _look(
+        self, view: TrainingView, wrong: WrongPairs
+    ) -> tuple[list[Part], Part | None, ScoreStatistics | None]:
+        """The evidence of this epoch, and apart from it the model's own score once it has one.
+
+        Captions of one picture are compared as the encoder saw them before any training, so that nothing it
+        learns from wrong pairs can make them agree.
+        """
+        several = bool((torch.bincount(view.image_of) > 1).any())
+        pairs = view.caption_of, view.image_of
+        if view.epoch == 0:
+            agreed = agreement_part(view.captions.pooled, *pairs, wrong)
+            self._buffer("agreement").copy_(agreed.labelled)
+            self._buffer("wrong_agreement").copy_(agreed.wrong)
+        parts = [Part(self._buffer("agreement"), self._buffer("wrong_agreement"))] if several else []
+        if view.epoch >= self.settings.catch_from:
+            score, statistics = score_part(view.captions.pooled, view.images.pooled, *pairs, wrong)
+            return [*parts, score], score, statistics
+        if view.epoch == 0 and several:
+            looks = neighbours_part(view.captions.pooled, view.images.pooled, *pairs, wrong)
+            return [*parts, looks] if looks is not None else parts, None, None
+        return [], None, None
 
     def _unseen(self, view: TrainingView) -> Tensor:
         """(N,) bool: pairs of the pictures still kept for calibration, a function of seed and epoch."""
@@ -209,24 +285,31 @@ class PmpGuard(Method):
         drawn = torch.rand(images, generator=generator) < self.settings.calibration
         return drawn.to(view.image_of.device)[view.image_of]
 
-    def _fit(self, view: TrainingView, evidence: Evidence, unseen: Tensor) -> MatchMixture:
+    def _judge(self, parts: list[Part], unseen: Tensor, seed: int) -> MatchMixture:
         """The mixture of all pairs; its rate comes from pairs that were not trained on yet."""
+        labelled = np.stack([_array(part.labelled) for part in parts], axis=1)  # (N, K)
+        wrong = np.stack([_array(part.wrong) for part in parts], axis=1)  # (M, K)
+        combine = refined_discriminant(labelled, wrong)
+        scores, mismatched = combine(labelled), combine(wrong)
         rate = self._buffer("estimated_rate")
         if bool(unseen.any()) or float(rate) < 0:
             chosen = unseen.cpu().numpy() if bool(unseen.any()) else slice(None)
-            fitted = fit_match_mixture(evidence.scores[chosen], evidence.mismatched, bootstrap=0)
-            rate.fill_(fitted.mismatch_rate)
-        mixture, _ = fit_with_known_rate(evidence.scores, evidence.mismatched, float(rate), seed=view.seed)
+            rate.fill_(fit_match_mixture(scores[chosen], mismatched, bootstrap=0).mismatch_rate)
+        mixture, _ = fit_with_known_rate(scores, mismatched, float(rate), seed=seed)
         return mixture
+
+    def _estimate(self) -> dict[str, float]:
+        rate = float(self._buffer("estimated_rate"))
+        return {"estimated_mismatch_rate": rate} if rate >= 0 else {}
 
     def _buffer(self, name: str) -> Tensor:
         found: Tensor = getattr(self, name)
         return found
 
-    def _propose(self, view: TrainingView, evidence: Evidence, mixture: MatchMixture) -> None:
+    def _propose(self, view: TrainingView, statistics: ScoreStatistics, mixture: MatchMixture) -> None:
         """For every picture its best caption of the whole training set that it is not labelled with."""
         device = self.weight.device
-        score = standardised_cosines(view.captions.pooled, view.images.pooled, evidence.statistics)
+        score = standardised_cosines(view.captions.pooled, view.images.pooled, statistics)
         labelled = (view.caption_of.cpu().numpy(), view.image_of.cpu().numpy())
         best = propose_captions(
             without_labelled(score, labelled, device),
@@ -238,11 +321,11 @@ class PmpGuard(Method):
         self._buffer("proposed_caption").copy_(best.partners[view.image_of, 0])
         self._buffer("proposed_probability").copy_(probability.to(device)[view.image_of])
 
-    def _rematch(self, view: TrainingView, evidence: Evidence, mixture: MatchMixture) -> int:
+    def _rematch(self, view: TrainingView, statistics: ScoreStatistics, mixture: MatchMixture) -> int:
         """Train caught captions with the picture that is theirs by mutual choice; returns how many rows."""
         device, p_match = self.weight.device, self._buffer("p_match")
         found = find_proposals(
-            standardised_cosines(view.captions.pooled, view.images.pooled, evidence.statistics),
+            standardised_cosines(view.captions.pooled, view.images.pooled, statistics),
             view.caption_of,
             view.image_of,
             p_match.cpu().numpy(),
@@ -264,3 +347,7 @@ class PmpGuard(Method):
 
     def progress(self) -> dict[str, Tensor]:
         return {**boundary_progress(self.retriever.boundary), "mismatch": 1 - self.weight.mean()}
+
+
+def _array(values: Tensor) -> npt.NDArray[np.float64]:
+    return values.double().cpu().numpy()

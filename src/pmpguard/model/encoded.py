@@ -49,6 +49,10 @@ class Encoded:
             rows = torch.as_tensor(rows, dtype=torch.long)
         return Encoded(self.pooled[rows], self.fragments[rows], self.mask[rows])
 
+    def chosen(self, rows: Tensor) -> Encoded:
+        """The items with the given numbers (K,); several may be the same one, and its gradients add up."""
+        return Encoded(*(part.index_select(0, rows) for part in (self.pooled, self.fragments, self.mask)))
+
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Encoded:
         """Move to a device and/or change the vectors' number type; the mask stays bool."""
         return Encoded(

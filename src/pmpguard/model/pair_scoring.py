@@ -14,13 +14,10 @@ from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
 from pmpguard.errors import ConfigError, ModelError
-from pmpguard.model.awareness_attention import (
-    SHARPNESS,
-    Direction,
-    aligned_awareness_scores,
-    awareness_scores,
-)
+from pmpguard.model.awareness_attention import SHARPNESS, Direction, aligned_awareness_scores
+from pmpguard.model.awareness_fused import awareness_scores_fused, fits_kernel
 from pmpguard.model.cross_gated_attention import CrossGatedAttention
+from pmpguard.model.cross_gated_fused import fits_gated_kernel, gated_cosines_fused
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.packed_scoring import (
     HIGHEST_SHARPNESS,
@@ -33,6 +30,7 @@ ScoreAligned = Callable[[Encoded, Encoded], Tensor]  # P captions, P images -> (
 
 BUDGET_BYTES = 1 << 28
 PACKED_CAPTIONS = 8192  # packed at once on a CPU
+FUSED_CHUNK = 4096  # captions and images that a GPU's kernel takes at once: it keeps next to nothing per pair
 
 
 @torch.no_grad()
@@ -133,7 +131,7 @@ def awareness_all_pairs(
         return torch.cat(parts)
 
     def score(some_texts: Encoded, some_images: Encoded) -> Tensor:
-        return awareness_scores(
+        return awareness_scores_fused(
             some_texts.fragments,
             some_texts.mask,
             some_images.fragments,
@@ -143,7 +141,12 @@ def awareness_all_pairs(
             direction=direction,
         )
 
-    return all_pairs(score, texts, images, budget_bytes=budget_bytes, dtype=_wide(texts.fragments.dtype))
+    fused = fits_kernel(texts.fragments, texts.mask, images.fragments, images.mask)
+    chunk = FUSED_CHUNK if fused else None
+    return all_pairs(
+        score, texts, images, text_chunk=chunk, image_chunk=chunk, budget_bytes=budget_bytes,
+        dtype=_wide(texts.fragments.dtype),
+    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -159,13 +162,16 @@ def gated_all_pairs(
         return torch.cat(parts)
 
     def score(some_texts: Encoded, some_images: Encoded) -> Tensor:
-        return attention.forward(
-            some_texts.fragments, some_texts.mask, some_images.fragments, some_images.mask
+        return gated_cosines_fused(
+            attention, some_texts.fragments, some_texts.mask, some_images.fragments, some_images.mask
         )
 
-    floats = gated_floats(texts, images)
-    dtype = _wide(texts.fragments.dtype)
-    return all_pairs(score, texts, images, budget_bytes=budget_bytes, floats_per_pair=floats, dtype=dtype)
+    fused = fits_gated_kernel(texts.fragments, texts.mask, images.fragments, images.mask)
+    chunk = FUSED_CHUNK if fused else None
+    return all_pairs(
+        score, texts, images, text_chunk=chunk, image_chunk=chunk, budget_bytes=budget_bytes,
+        floats_per_pair=gated_floats(texts, images), dtype=_wide(texts.fragments.dtype),
+    )  # fmt: skip
 
 
 def gated_awareness_scores(

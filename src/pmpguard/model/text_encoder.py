@@ -97,6 +97,27 @@ class TextEncoder(nn.Module):
         return Encoded(pooled, words, word_mask)
 
     @property
+    def packs(self) -> bool:
+        """Whether `packed_tokens` works: the backbone looks both ways and takes positions and masks."""
+        return self.model_type == "bert" and self.takes_ready_mask and not self.adapted
+
+    def packed_tokens(
+        self, ids: Tensor, owner: Tensor, position: Tensor, place: Tensor, word_mask: Tensor
+    ) -> Encoded:
+        """What `tokens` gives for U captions that lie one after another in R rows, each seeing only itself.
+
+        ids, owner and position (R, W): the tokens, which caption each belongs to and where it stands in it.
+        place and word_mask (U, m): where among the R * W each caption's words lie, and how many it has.
+        """
+        trains = self.adapted or not self.options.frozen
+        seen = (owner[:, :, None] == owner[:, None, :])[:, None]  # (R, 1, W, W)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and trains):
+            states = self.backbone(input_ids=ids, attention_mask=seen, position_ids=position)
+        flat = states.last_hidden_state.flatten(0, 1)  # (R * W, c)
+        words = flat.index_select(0, place.flatten()).view(*place.shape, -1)  # (U, m, c)
+        return Encoded(masked_mean(words, word_mask), words, word_mask)
+
+    @property
     def takes_ready_mask(self) -> bool:
         implementation = self.backbone.config._attn_implementation  # type: ignore[union-attr]
         return self.model_type in READY_MASK and implementation == "sdpa"

@@ -3,7 +3,7 @@
 Possible when nothing in the backbones is trained and pictures are not augmented, for then a picture's tokens
 never change. A kept item is one block (1 + n, c): the pooled token, then the fragments. `CachedPictures` and
 `CachedCaptions` stand in for `Pictures` and `TokenTable`, so that whoever feeds batches need not know;
-`images_of` and `texts_of` finish either kind of input.
+`images_of` and `texts_of` of `kept_tokens.py` finish either kind of input.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from torch import Tensor
 from pmpguard.data.transforms import Augmentation
 from pmpguard.errors import ConfigError
 from pmpguard.evaluation.evaluate import encoder_precision
-from pmpguard.model.encoded import Encoded
 from pmpguard.model.retriever import Retriever
 from pmpguard.training.feeding import TokenTable
+from pmpguard.training.kept_tokens import pack
 from pmpguard.training.pictures import Pictures
+from pmpguard.training.words import PaddedWords
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,11 @@ class CachedPictures:
 class CachedCaptions(TokenTable):
     """The tokens of every distinct caption: `ids` holds blocks (U, 1 + m, c), `mask` (U, m) marks words."""
 
-    def words(self, captions: np.ndarray) -> tuple[Tensor, Tensor]:
+    def padded(self, captions: np.ndarray) -> PaddedWords:
         """Blocks (n, 1 + L, c) and mask (n, L) of the given captions, L their longest rounded up."""
         width = self.width(captions)
         index = torch.from_numpy(captions).to(self.ids.device)
-        return self.ids[index, : 1 + width], self.mask[index, :width]
+        return PaddedWords(self.ids[index, : 1 + width], self.mask[index, :width])
 
 
 def can_cache(retriever: Retriever, augmentation: Augmentation) -> bool:
@@ -93,30 +94,5 @@ def cache_tokens(
     captions = torch.cat([pack(part).to(kept) for part in texts])  # (U, 1 + m, c)
     return (
         CachedPictures(torch.cat(images)),
-        CachedCaptions(captions, mask, mask.sum(1).cpu().numpy(), tokens.row_of),
+        CachedCaptions(captions, mask, mask.sum(1).cpu().numpy(), tokens.row_of, packs=False),
     )
-
-
-def images_of(retriever: Retriever, pictures: Tensor) -> Encoded:
-    """Unit vectors from pixels (N, 3, s, s) as `forward_images` takes them, or from kept blocks."""
-    if pictures.ndim == 4:
-        return retriever.forward_images(pictures)
-    mask = torch.ones(len(pictures), pictures.shape[1] - 1, dtype=torch.bool, device=pictures.device)
-    return retriever.project_images(unpack(pictures, mask))
-
-
-def texts_of(retriever: Retriever, words: Tensor, mask: Tensor) -> Encoded:
-    """Unit vectors from word ids (N, L) and their mask, or from kept blocks (N, 1 + m, c) and theirs."""
-    if words.ndim == 2:
-        return retriever.forward_texts(words, mask)
-    return retriever.project_texts(unpack(words, mask))
-
-
-def pack(tokens: Encoded) -> Tensor:
-    """(N, 1 + n, c): the pooled token before the fragments."""
-    return torch.cat([tokens.pooled[:, None], tokens.fragments], dim=1)
-
-
-def unpack(blocks: Tensor, mask: Tensor) -> Encoded:
-    """Backbone tokens from blocks (N, 1 + n, c) and the fragments' mask (N, n)."""
-    return Encoded(blocks[:, 0], blocks[:, 1:], mask)

@@ -26,6 +26,7 @@ from pmpguard.model.retriever_config import Ranking
 from pmpguard.noise.corrupt import Corruption, corrupt_pairs
 from pmpguard.noise.manifest import apply_manifest, save_manifest
 from pmpguard.training.config import TrainConfig
+from pmpguard.training.holding_out import HoldOut, hold_out
 from pmpguard.training.loop import TrainingData, TrainResult, pick_device, train
 from pmpguard.training.pictures import Pictures, ResidentPictures, StreamedPictures, open_pictures
 from pmpguard.training.tracking import current_commit, describe_hardware
@@ -62,6 +63,7 @@ class ExperimentConfig:
         noise: which captions are made wrong.
         oracle: train on the truly clean pairs alone, knowing the labels: no competitor, a yardstick.
         train: the training run.
+        hold_out: pictures kept from training, for a dataset without splits of its own.
     """
 
     dataset: str = SCENES
@@ -70,6 +72,7 @@ class ExperimentConfig:
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     oracle: bool = False
     train: TrainConfig = field(default_factory=TrainConfig)
+    hold_out: HoldOut | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ def prepare_dataset(
             pictures[split] = ResidentPictures(world.images[torch.from_numpy(order)], device)
         return PreparedDataset(world.table, pictures)
     table = read_pairs(Path(config.dataset), images=config.images)
+    if config.hold_out is not None:
+        table = hold_out(table, config.hold_out)
     for split in splits:
         if split not in table.splits():
             raise DataError(

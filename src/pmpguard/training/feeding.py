@@ -17,9 +17,16 @@ from pmpguard.model.retriever import Retriever
 from pmpguard.training.distributed import World
 from pmpguard.training.pictures import Pictures
 from pmpguard.training.schedule import step_seed
-
-# Captions are cut to the batch's longest, rounded up to this, so that few different shapes occur.
-_LENGTH_STEP = 8
+from pmpguard.training.words import (
+    CAPTION_STEP,
+    LENGTH_STEP,
+    Packing,
+    PaddedWords,
+    Words,
+    pack_words,
+    rounded,
+    word_tensors,
+)
 
 
 @dataclass(frozen=True)
@@ -27,15 +34,22 @@ class StepTensors:
     """One rank's part of a batch (pixels, words) and the whole batch's layout."""
 
     pixels: Tensor  # (own I, 3, H, W) float, augmented, in [0, 255]
-    token_ids: Tensor  # (own T, L) int64
-    token_mask: Tensor  # (own T, L) bool
+    words: Words  # of U distinct captions
+    caption_of: Tensor  # (own T,) int64: which of the U each pair has
     image_of: Tensor  # (T,) int64
     image_keys: Tensor  # (I,) int64
     caption_keys: Tensor  # (T,) int64
     rows: Tensor  # (T,) int64
 
     def tensors(self) -> list[Tensor]:
-        return [getattr(self, field.name) for field in fields(self)]
+        others = [getattr(self, field.name) for field in fields(self) if field.name != "words"]
+        return [*others, *word_tensors(self.words)]
+
+    def cloned(self) -> StepTensors:
+        """The same values in memory of their own."""
+        words = type(self.words)(*(tensor.clone() for tensor in word_tensors(self.words)))
+        others = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "words"}
+        return StepTensors(words=words, **{name: tensor.clone() for name, tensor in others.items()})
 
 
 @dataclass(frozen=True)
@@ -46,24 +60,38 @@ class TokenTable:
     mask: Tensor  # (U, L) bool on the device
     lengths: np.ndarray  # (U,) on the host: cutting to the longest needs no wait for the device
     row_of: np.ndarray  # (N,) which of the U each pair has
+    packs: bool  # whether the text encoder reads packed captions
+    specials: tuple[int, int] = (0, 0)  # tokens before and after the words of every caption
 
     @classmethod
     def of(cls, table: PairTable, retriever: Retriever, device: torch.device) -> TokenTable:
         first = np.unique(table.caption_codes, return_index=True)[1]
         captions = table.captions
         ids, mask = retriever.tokenize([captions[row] for row in first])
-        return cls(ids.to(device), mask.to(device), mask.sum(1).cpu().numpy(), table.caption_codes)
+        lengths = mask.sum(1).cpu().numpy()
+        encoder = retriever.text_encoder
+        specials = encoder.architecture.prefix, encoder.architecture.suffix
+        return cls(ids.to(device), mask.to(device), lengths, table.caption_codes, encoder.packs, specials)
 
     def width(self, captions: np.ndarray) -> int:
         """The longest of the given captions, rounded up."""
-        longest = int(self.lengths[captions].max())
-        return min(self.mask.shape[1], max(1, -(-longest // _LENGTH_STEP)) * _LENGTH_STEP)
+        return min(self.mask.shape[1], rounded(max(1, int(self.lengths[captions].max())), LENGTH_STEP))
 
-    def words(self, captions: np.ndarray) -> tuple[Tensor, Tensor]:
+    def padded(self, captions: np.ndarray) -> PaddedWords:
         """ids and mask (n, L) of the given distinct captions, L the longest of them rounded up."""
         width = self.width(captions)
         index = torch.from_numpy(captions).to(self.ids.device)
-        return self.ids[index, :width], self.mask[index, :width]
+        return PaddedWords(self.ids[index, :width], self.mask[index, :width])
+
+    def packing(self, captions: Sequence[np.ndarray]) -> Packing | None:
+        """Room for any of these batches of distinct captions; None where captions are padded instead."""
+        return Packing.for_batches([self.lengths[batch] for batch in captions]) if self.packs else None
+
+    def words(self, captions: np.ndarray, packing: Packing | None) -> Words:
+        """The given distinct captions; padded ones are repeated up to a round number."""
+        if packing is not None:
+            return pack_words(self.ids, captions, self.lengths[captions], self.specials, packing)
+        return self.padded(np.resize(captions, rounded(len(captions), CAPTION_STEP)))
 
 
 class Feeder:
@@ -93,35 +121,38 @@ class Feeder:
         self.keep_orientation = np.zeros(len(self.pictures), dtype=bool)
         np.logical_or.at(self.keep_orientation, image_codes, self.oriented)
 
-    def layouts(self, epoch: int, start: int) -> list[BatchLayout]:
-        """Which pairs and pictures each remaining batch of the epoch holds."""
+    def layouts(self, epoch: int) -> list[BatchLayout]:
+        """Which pairs and pictures each batch of the epoch holds."""
         return [
             batch_layout(rows, self.image_codes, self.table.caption_codes)
-            for rows in self.sampler.batches(epoch, start)
+            for rows in self.sampler.batches(epoch, 0)
         ]
 
     def batches(self, epoch: int, start: int) -> Iterator[StepTensors]:
         """The epoch's batches from number `start` on, as this rank needs them."""
-        layouts = self.layouts(epoch, start)
-        own = [layout.images[self.world.share(len(layout.images))] for layout in layouts]
-        offset = epoch * self.sampler.steps_per_epoch + start
-        pairs = zip(layouts, self.pictures.batches(own), strict=True)
-        for number, (layout, pixels) in enumerate(pairs, start=offset):
-            yield self._tensors(layout, pixels, number)
+        layouts = self.layouts(epoch)
+        captions = [self.tokens.row_of[layout.rows[self.world.share(len(layout.rows))]] for layout in layouts]
+        distinct = [np.unique(some, return_inverse=True) for some in captions]
+        packing = self.tokens.packing([some for some, _ in distinct])  # of the whole epoch: one shape
+        own = [layout.images[self.world.share(len(layout.images))] for layout in layouts[start:]]
+        offset = epoch * self.sampler.steps_per_epoch
+        for number, pixels in enumerate(self.pictures.batches(own), start=start):
+            some, caption_of = distinct[number]
+            words = self.tokens.words(some, packing)
+            yield self._tensors(layouts[number], pixels, words, caption_of, offset + number)
 
-    def _tensors(self, layout: BatchLayout, pixels: Tensor, number: int) -> StepTensors:
+    def _tensors(
+        self, layout: BatchLayout, pixels: Tensor, words: Words, caption_of: np.ndarray, number: int
+    ) -> StepTensors:
         generator = torch.Generator().manual_seed(step_seed(self.seed, number, 1))
         keep = torch.from_numpy(self.keep_orientation[layout.images])
         share = self.world.share(len(layout.images))
-        captions = self.tokens.row_of[layout.rows[self.world.share(len(layout.rows))]]
-        ids, mask = self.tokens.words(captions)
         return StepTensors(
             augment(pixels, generator, self.augmentation, keep, share),
-            ids,
-            mask,
+            words,
             *(
                 torch.from_numpy(np.ascontiguousarray(part)).to(self.device, non_blocking=True)
-                for part in (layout.image_of, layout.images, layout.caption_keys, layout.rows)
+                for part in (caption_of, layout.image_of, layout.images, layout.caption_keys, layout.rows)
             ),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from pmpguard.training.experiment import (
     prepare_dataset,
     run_experiment,
 )
+from pmpguard.training.holding_out import HoldOut
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class GridConfig:
     Args:
         title: of the rendered table.
         dataset: a dataset in any known format, or "scenes".
+        datasets: several of them, instead of `dataset`.
         images: folder of the pictures, where they are not beside the pairs.
         scenes: number of scenes of the embedded world.
         methods: the lines.
@@ -68,11 +70,13 @@ class GridConfig:
         train: settings shared by all lines.
         rows: file that collects the rows.
         printed_table: number of the paper's table to show beside.
-        printed_dataset: its dataset.
+        printed_dataset: its dataset, where it has none of the name of ours.
+        hold_out: pictures kept from training, for datasets without splits of their own.
     """
 
     title: str = "Results"
     dataset: str = SCENES
+    datasets: tuple[str, ...] = ()
     images: Path | None = None
     scenes: int = 2000
     methods: tuple[GridMethod, ...] = (GridMethod("infonce"), GridMethod("pmpguard"))
@@ -83,6 +87,12 @@ class GridConfig:
     rows: Path = Path("benchmarks/results/rows.jsonl")
     printed_table: int | None = None
     printed_dataset: str = ""
+    hold_out: HoldOut | None = None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Every dataset of the table."""
+        return self.datasets or (self.dataset,)
 
 
 @dataclass(frozen=True)
@@ -101,6 +111,8 @@ class Cell:
         plain = to_dict(self.config)
         plain["dataset"], plain["images"] = Path(self.config.dataset).name, None
         plain["train"]["device"] = None
+        if plain["hold_out"] is None:  # runs of before there was this setting keep their marks
+            del plain["hold_out"]
         return fingerprint([self.line.name, plain])
 
 
@@ -114,11 +126,17 @@ def read_grid(path: Path, changes: dict[str, Any] | None = None) -> GridConfig:
         raise ConfigError(f"{path}: not valid YAML ({error})") from error
     if not isinstance(plain, dict):
         raise ConfigError(f"{path}: a recipe is a mapping of settings, this is {type(plain).__name__}")
-    return from_dict(GridConfig, merge(plain, changes or {}), where=str(path))
+    changes = changes or {}
+    if "dataset" in changes:  # one that was asked for stands in for all of the recipe's
+        plain.pop("datasets", None)
+    grid = from_dict(GridConfig, merge(plain, changes), where=str(path))
+    if len(grid.places) > 1 and grid.images is not None:
+        raise ConfigError("images: one folder of pictures for several datasets", fix="give --dataset, too")
+    return grid
 
 
 def grid_cells(grid: GridConfig) -> list[Cell]:
-    """Every run of the grid, seed by seed so that an unfinished grid has complete seeds.
+    """Every run of the grid, dataset by dataset and seed by seed: an unfinished grid has complete seeds.
 
     Names and settings of all lines are checked here, before the first run rather than before its own.
     """
@@ -130,7 +148,8 @@ def grid_cells(grid: GridConfig) -> list[Cell]:
     for line in grid.methods:
         find_method(line.method or line.name).read_settings(line.preset, line.settings)
     cells = [
-        Cell(line, level, rate, seed, cell_config(grid, line, level, rate, seed))
+        Cell(line, level, rate, seed, cell_config(grid, line, level, rate, seed, dataset))
+        for dataset in grid.places
         for seed in grid.seeds
         for level in grid.levels
         for rate in grid.rates
@@ -143,16 +162,22 @@ def grid_cells(grid: GridConfig) -> list[Cell]:
 
 
 def cell_config(
-    grid: GridConfig, line: GridMethod, level: Literal["caption", "image"], rate: float, seed: int
+    grid: GridConfig,
+    line: GridMethod,
+    level: Literal["caption", "image"],
+    rate: float,
+    seed: int,
+    dataset: str | None = None,
 ) -> ExperimentConfig:
-    """The experiment behind one cell."""
+    """The experiment behind one cell; the grid's one dataset where none is named."""
     merged = merge(to_dict(grid.train), line.train)
     train = from_dict(TrainConfig, merged, where=f"methods.{line.name}.train")
     train = replace(
         train, method=line.method or line.name, preset=line.preset, settings=line.settings, seed=seed
     )
+    dataset = grid.dataset if dataset is None else dataset
     return ExperimentConfig(
-        grid.dataset, grid.images, grid.scenes, NoiseConfig(rate, level), line.oracle, train
+        dataset, grid.images, grid.scenes, NoiseConfig(rate, level), line.oracle, train, grid.hold_out
     )
 
 
@@ -180,15 +205,21 @@ def run_grid(
     *,
     keep_models: bool = False,
     report: Callable[[int, int, ResultRow], None] | None = None,
+    cells: Sequence[Cell] | None = None,
 ) -> list[ResultRow]:
-    """Run what is missing and return all rows of this grid."""
-    cells, finished, world = grid_cells(grid), finished_rows(grid), World.current()
+    """Run what is missing of these cells, by default all, and return their rows."""
+    cells = grid_cells(grid) if cells is None else cells
+    finished, world = finished_rows(grid), World.current()
     prepared: dict[str, PreparedDataset] = {}  # lines may want pictures of different sizes
+    opened = None  # the dataset these are of
     rows = []
     for number, cell in enumerate(cells, start=1):
         row = finished.get(cell.mark)
         if row is None:
             settings = cell.config.train
+            if cell.config.dataset != opened:  # never the pictures of two at once
+                prepared.clear()
+                opened = cell.config.dataset
             pictures = fingerprint([settings.model.image_size, settings.resident, settings.resident_gb])
             if pictures not in prepared:
                 prepared[pictures] = prepare_dataset(cell.config)

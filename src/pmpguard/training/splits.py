@@ -12,10 +12,11 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.evaluation.evaluate import PictureSource, encoder_precision
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.retriever import Retriever
-from pmpguard.training.cached import cache_tokens, can_cache, images_of, texts_of
+from pmpguard.training.cached import cache_tokens, can_cache
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, gather_encoded
 from pmpguard.training.feeding import TokenTable
+from pmpguard.training.kept_tokens import images_of, texts_of
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from pmpguard.errors import TrainingError
 from pmpguard.evaluation.evaluate import encoder_precision
 from pmpguard.methods.method import EncodedBatch, Method
 from pmpguard.training.averaging import AveragedWeights
-from pmpguard.training.cached import images_of, texts_of
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, average_gradients, gather_encoded
 from pmpguard.training.feeding import StepTensors
+from pmpguard.training.kept_tokens import images_of
 
 
 class StepRunner:
@@ -97,7 +97,7 @@ class StepRunner:
                 pixels = pixels.contiguous(memory_format=torch.channels_last)
         with encoder_precision(self.device, self.config.precision):
             images = images_of(self.method.retriever, pixels)
-            texts = texts_of(self.method.retriever, batch.token_ids, batch.token_mask)
+            texts = batch.words.encode(self.method.retriever).chosen(batch.caption_of)
         return EncodedBatch(
             gather_encoded(texts.to(dtype=torch.float32), len(batch.rows), self.world),
             gather_encoded(images.to(dtype=torch.float32), len(batch.image_keys), self.world),
@@ -136,7 +136,7 @@ class CapturedStep:
     """A step recorded as a CUDA graph over fixed input tensors."""
 
     def __init__(self, update: Callable[[StepTensors], dict[str, Tensor]], example: StepTensors) -> None:
-        self.inputs = StepTensors(*(tensor.clone() for tensor in example.tensors()))
+        self.inputs = example.cloned()
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         with torch.cuda.graph(self.graph):

@@ -1,0 +1,97 @@
+"""Second evidence that a caption belongs to its image: it agrees with the image's other captions.
+
+The captions of one image describe one scene, so a right caption resembles its siblings and a wrong one does
+not. What a wrong caption's agreement looks like is sampled, not guessed: a random caption takes a labelled
+caption's place and is compared with the same siblings (`query_images` and `exclude_rows` of that place). Most
+siblings may be wrong themselves, so only the closest two count: two right captions find each other among
+several wrong ones.
+
+Numbers are as in `evidence.py`: row r pairs caption `caption_of[r]` with image `image_of[r]`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CLOSEST = 2
+BUDGET = 32_000_000  # numbers gathered at once
+
+
+@torch.no_grad()
+def agreement(
+    captions: Tensor,
+    caption_of: Tensor,
+    image_of: Tensor,
+    query_captions: Tensor,
+    query_images: Tensor,
+    exclude_rows: Tensor | None = None,
+    level: float | None = None,
+) -> Tensor:
+    """(P,) mean of each query caption's two largest cosines with the labelled captions of its query image.
+
+    captions (C, d) are unit vectors; caption_of and image_of (N,) the labelled pairs; query_captions and
+    query_images (P,) the combinations asked about. `exclude_rows` (P,) are the labelled rows left out, which
+    is the asked pair itself when it is labelled; -1 leaves out none. An image with one other caption answers
+    with that one; an image with none says nothing, and its queries get `level`, by default the mean of all
+    that could be answered (0 when none could). Give labelled and simulated wrong pairs the same `level`: the
+    means of the two differ, and would tell them apart where nothing is known.
+    """
+    device = captions.device
+    caption_of, image_of = caption_of.to(device), image_of.to(device)  # (N,)
+    query_captions, query_images = query_captions.to(device), query_images.to(device)  # (P,)
+    if not len(query_captions):
+        return captions.new_zeros(0, dtype=torch.float32)
+    excluded = torch.full_like(query_images, -1) if exclude_rows is None else exclude_rows.to(device)
+    by_image = torch.argsort(image_of, stable=True)  # (N,) rows, image by image
+    images = int(max(image_of.max() if len(image_of) else -1, query_images.max())) + 1
+    counts = torch.bincount(image_of, minlength=images)  # (I,)
+    starts = counts.cumsum(0) - counts  # (I,)
+
+    answers = torch.zeros(len(query_captions), device=device)  # (P,)
+    answered = torch.zeros(len(query_captions), dtype=torch.bool, device=device)
+    # queries of images with equally many captions go together, so that little is padded
+    order = torch.argsort(counts[query_images], stable=True)  # (P,)
+    for part in _chunks(order, counts[query_images[order]], captions.shape[1]):
+        asked = query_images[part]  # (Q,)
+        longest = int(counts[asked].max())
+        if not longest:
+            continue
+        offsets = torch.arange(longest, device=device)  # (K,)
+        places = (starts[asked, None] + offsets).clamp(max=len(by_image) - 1)  # (Q, K)
+        siblings = by_image[places]  # (Q, K) rows
+        present = (offsets < counts[asked, None]) & (siblings != excluded[part, None])  # (Q, K)
+        others = captions[caption_of[siblings]].float()  # (Q, K, d)
+        cosines = torch.einsum("qd,qkd->qk", captions[query_captions[part]].float(), others)
+        closest = cosines.masked_fill(~present, -torch.inf).topk(min(CLOSEST, longest), dim=1).values
+        found = closest > -torch.inf  # (Q, 2)
+        totals = closest.masked_fill(~found, 0).sum(1)
+        answers[part] = totals / found.sum(1).clamp(min=1)
+        answered[part] = found.any(1)
+    if level is None:
+        level = float(answers[answered].mean()) if answered.any() else 0.0
+    return torch.where(answered, answers, level)
+
+
+def rows_of_images(image_of: Tensor, query_images: Tensor, draws: Tensor) -> Tensor:
+    """(P,) one labelled row of each query image, chosen by `draws` (P,) in [0, 1): the place a random caption
+    takes when a wrong pair is simulated."""
+    by_image = torch.argsort(image_of, stable=True)  # (N,)
+    counts = torch.bincount(image_of)  # (I,)
+    starts = counts.cumsum(0) - counts
+    offsets = (draws.to(image_of.device) * counts[query_images]).long()  # (P,)
+    offsets = torch.minimum(offsets, counts[query_images] - 1)
+    return by_image[starts[query_images] + offsets]
+
+
+def _chunks(order: Tensor, counts: Tensor, dim: int) -> list[Tensor]:
+    """Split queries sorted by their images' caption counts so that each part gathers at most `BUDGET`."""
+    parts, start = [], 0
+    while start < len(order):
+        size = max(BUDGET // (max(int(counts[start]), 1) * dim), 1)
+        # counts grow along the order: shrink until the largest count of the part fits too
+        while size > 1 and size * int(counts[min(start + size, len(order)) - 1]) * dim > 2 * BUDGET:
+            size = size // 2
+        parts.append(order[start : start + size])
+        start += size
+    return parts

@@ -1,0 +1,279 @@
+"""`awareness_scores` on a GPU in one kernel for all pairs, with gradients, without a word-by-region tensor.
+
+What the kernel cannot do goes to `awareness_scores`, which is also the reference: other devices, no Triton,
+double precision, more than 128 regions or words, a boundary that wants a gradient.
+
+Products take the numbers as they come, float32 as accurately as float32 and half precision on tensor cores;
+sums are float32. Without gradients captions are packed, which asks the device for their lengths. With
+gradients, and while a CUDA graph is captured, captions are padded instead and nothing waits.
+
+On the way back the gradients by the cosines are written for as many images at a time as fit `GRADIENT_BYTES`;
+those by words and regions are then two matrix products. No sum depends on the order in which programs finish.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from pmpguard.model.awareness_attention import (
+    NEGATIVE_SLOPE,
+    SHARPNESS,
+    SMALLEST_CONTEXT,
+    Direction,
+    awareness_scores,
+)
+from pmpguard.model.caption_blocks import CaptionRows, packed_rows, padded_rows
+from pmpguard.model.packed_scoring import HIGHEST_SHARPNESS
+
+MOST_FRAGMENTS = 128
+GRADIENT_BYTES = 1 << 29
+GROUP = 16  # blocks of words that programs running together share
+PRODUCT_DTYPE = torch.float16  # of the cosines a training step multiplies on tensor cores
+HALF_GRADIENT = torch.bfloat16  # what gradients by cosines are kept in, unless vectors are float32
+FORWARD_LAUNCH: dict[str, Any] = {"warps": 4, "registers": 168}  # for 64 words by 64 regions
+BACKWARD_LAUNCH: dict[str, Any] = {"warps": 4}
+PROGRAMS = 528  # on the way back: four for each multiprocessor of the largest GPUs of today
+
+
+def awareness_scores_fused(
+    words: Tensor,
+    word_mask: Tensor,
+    regions: Tensor,
+    boundary: float | Tensor,
+    *,
+    region_mask: Tensor | None = None,
+    sharpness: float = SHARPNESS,
+    direction: Direction = "words",
+    product_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """S of every caption against every image, as `awareness_scores` gives it.
+
+    words (T, m, d), word_mask (T, m), regions (I, n, d), region_mask (I, n) or None for all -> (T, I).
+    `product_dtype` rounds float32 vectors for the kernel only: gradients stay float32. With float16 a cosine
+    of unit vectors is off by about 1e-5.
+    """
+    constant = not isinstance(boundary, Tensor) or (boundary.ndim == 0 and not boundary.requires_grad)
+    usual = constant and 0 < sharpness <= HIGHEST_SHARPNESS and direction in ("words", "both")
+    if not usual or not fits_kernel(words, word_mask, regions, region_mask):
+        return awareness_scores(
+            words, word_mask, regions, boundary,
+            region_mask=region_mask, sharpness=sharpness, direction=direction,
+        )  # fmt: skip
+    if isinstance(boundary, Tensor):
+        boundary = boundary.to(words.device, torch.float32)
+    else:
+        boundary = torch.full((), boundary, device=words.device)
+    options = boundary, sharpness, product_dtype or words.dtype
+    forward: Tensor = _Awareness.apply(words, word_mask, regions, region_mask, *options)  # type: ignore[no-untyped-call]
+    if direction == "words":
+        return forward
+    if region_mask is None:
+        region_mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device)
+    mirrored: Tensor = _Awareness.apply(regions, region_mask, words, word_mask, *options)  # type: ignore[no-untyped-call]
+    return (forward + mirrored.T) / 2
+
+
+def fits_kernel(words: Tensor, word_mask: Tensor, regions: Tensor, region_mask: Tensor | None) -> bool:
+    """Whether shapes agree, the kernel holds them, and the device is one it runs on."""
+    if words.ndim != 3 or regions.ndim != 3 or words.shape[-1] != regions.shape[-1]:
+        return False
+    if words.shape[:2] != word_mask.shape or (
+        region_mask is not None and region_mask.shape != regions.shape[:2]
+    ):
+        return False
+    sizes = (*words.shape, *regions.shape)
+    kinds = (torch.float32, torch.bfloat16, torch.float16)
+    fewer, more = sorted((words.shape[1], regions.shape[1]))
+    half = words.dtype != torch.float32
+    return (
+        min(sizes) > 0
+        and more <= MOST_FRAGMENTS
+        and (half or fewer <= 64)  # else shared memory is too small
+        and words.dtype == regions.dtype
+        and words.dtype in kinds
+        and words.device == regions.device
+        and kernels_run_on(words.device)
+    )
+
+
+def kernels_run_on(device: torch.device) -> bool:
+    """CUDA with Triton, or any device when Triton interprets its kernels; PMPGUARD_KERNELS=off says no."""
+    if os.environ.get("PMPGUARD_KERNELS") == "off" or importlib.util.find_spec("triton") is None:
+        return False
+    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a kernel is cut: sizes of its blocks, and what it asks of a multiprocessor."""
+
+    rows: int  # words per block
+    columns: int  # regions, with padding
+    step: int  # numbers of a vector per product
+    warps: int
+    stages: int = 3
+    registers: int | None = None  # at most, per thread; None lets the compiler choose
+
+    def options(self) -> dict[str, Any]:
+        """By the names Triton knows."""
+        sizes = {"BLOCK_M": self.rows, "BLOCK_N": self.columns, "BLOCK_K": self.step}
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {**sizes, **limit, "num_warps": self.warps, "num_stages": self.stages}
+
+
+def choose_launch(longest: int, regions: int, dim: int, dtype: torch.dtype) -> tuple[Launch, Launch]:
+    """Forward and backward, for captions of at most `longest` words."""
+    rows = 64 if longest <= 64 else 128
+    columns = max(16, 1 << (regions - 1).bit_length())
+    step = min(64 if dtype.itemsize == 2 else 32, max(16, 1 << (dim - 1).bit_length()))
+    if (rows, columns) == (64, 64) and dtype.itemsize == 2:
+        return Launch(rows, columns, step, **FORWARD_LAUNCH), Launch(rows, columns, step, **BACKWARD_LAUNCH)
+    launch = Launch(rows, columns, step, warps=4 if rows * columns <= 64 * 64 else 8)
+    return launch, launch
+
+
+@dataclass(frozen=True)
+class Operands:
+    """What both kernels read."""
+
+    words: Tensor  # (R, d)
+    rows: CaptionRows
+    share: Tensor  # (T,) one over the number of a caption's words
+    regions: Tensor  # (I, N, d) zeros where masked or padded
+    gram_high: Tensor  # (I, N, N) float16
+    gram_low: Tensor  # (I, N, N) what float16 left over
+    region_mask: Tensor | None  # (I, n)
+    boundary: Tensor  # () float32
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """In the order of the kernels' parameters."""
+        mask = self.boundary if self.region_mask is None else self.region_mask  # the first is never read
+        return (
+            self.words, self.rows.caption, self.share, self.regions, self.gram_high, self.gram_low,
+            mask, self.boundary,
+        )  # fmt: skip
+
+
+def prepare(
+    words: Tensor,
+    word_mask: Tensor,
+    regions: Tensor,
+    region_mask: Tensor | None,
+    boundary: Tensor,
+    launch: Launch,
+    packed: bool,
+) -> Operands:
+    """Captions in blocks, images padded to the kernel's columns, Gram matrices."""
+    rows = packed_rows(word_mask, launch.rows) if packed else padded_rows(word_mask, launch.rows)
+    share = 1.0 / word_mask.sum(1).clamp(min=1).float()  # (T,)
+    if region_mask is not None:
+        regions = regions.masked_fill(~region_mask[..., None], 0.0)
+        region_mask = region_mask.contiguous()
+    regions = pad(regions, (0, 0, 0, launch.columns - regions.shape[1])).contiguous()  # (I, N, d)
+    wide = regions.float()
+    gram = torch.bmm(wide, wide.transpose(1, 2))  # (I, N, N)
+    high = gram.half()
+    low = (gram - high.float()).half()
+    return Operands(rows.gather(words), rows, share, regions, high, low, region_mask, boundary)
+
+
+def forward_scores(operands: Operands, captions: int, n: int, sharpness: float, launch: Launch) -> Tensor:
+    """(T, I)."""
+    from pmpguard.model.awareness_triton import forward_kernel
+
+    images, dim = len(operands.regions), operands.regions.shape[-1]
+    blocks = len(operands.words) // launch.rows
+    scores = torch.zeros(captions, images, device=operands.words.device)  # (T, I)
+    if blocks:
+        forward_kernel[(blocks * images,)](
+            *operands.tensors(), scores, blocks, images, n, dim,
+            sharpness, NEGATIVE_SLOPE, SMALLEST_CONTEXT,
+            GROUP=GROUP, **constants(operands, launch), **launch.options(),
+        )  # fmt: skip
+    return scores
+
+
+def gradients(
+    operands: Operands, incoming: Tensor, n: int, sharpness: float, launch: Launch
+) -> tuple[Tensor, Tensor]:
+    """By rows of words (R, d) and by padded regions (I, N, d), both float32; incoming (T, I) float32."""
+    from pmpguard.model.awareness_triton import backward_kernel
+
+    images, columns, dim = operands.regions.shape
+    rows = len(operands.words)
+    blocks = rows // launch.rows
+    kind = torch.float32 if operands.words.dtype == torch.float32 else HALF_GRADIENT
+    words, regions = operands.words.to(kind), operands.regions.to(kind)
+    at_once = max(1, min(images, GRADIENT_BYTES // max(1, rows * columns * kind.itemsize)))
+    per_program = max(1, blocks // max(1, PROGRAMS // at_once))
+    parts = -(-blocks // per_program)
+    by_words = torch.zeros(rows, dim, device=words.device)
+    by_regions = torch.zeros(images, columns, dim, device=words.device)
+    for first in range(0, images if blocks else 0, at_once):
+        some = min(at_once, images - first)
+        by_cosines = torch.empty(rows, some * columns, dtype=kind, device=words.device)
+        by_gram = torch.empty(parts, some, columns, columns, device=words.device)
+        backward_kernel[(some, parts)](
+            *operands.tensors(), incoming, by_cosines, by_gram,
+            first, images, some, blocks, per_program, n, dim, sharpness, NEGATIVE_SLOPE, SMALLEST_CONTEXT,
+            **constants(operands, launch), **launch.options(),
+        )  # fmt: skip
+        chosen = regions[first : first + some]  # (I', N, d)
+        by_words += by_cosines @ chosen.flatten(0, 1)
+        found = (by_cosines.T @ words).view(some, columns, dim).float()
+        by_regions[first : first + some] = found + by_gram.sum(0) @ chosen.float()
+    return by_words, by_regions
+
+
+def constants(operands: Operands, launch: Launch) -> dict[str, Any]:
+    """What else kernels are compiled for."""
+    return {
+        "WHOLE_K": operands.regions.shape[-1] % launch.step == 0,
+        "MASKED": operands.region_mask is not None,
+        "PRECISION": "tf32x3" if operands.words.dtype == torch.float32 else "tf32",
+    }
+
+
+class _Awareness(torch.autograd.Function):
+    """Keeps the operands; cosines are computed again on the way back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        words: Tensor,
+        word_mask: Tensor,
+        regions: Tensor,
+        region_mask: Tensor | None,
+        boundary: Tensor,
+        sharpness: float,
+        product_dtype: torch.dtype,
+    ) -> Tensor:
+        ctx.dtype, ctx.shapes = words.dtype, (words.shape, regions.shape)
+        words, regions = words.to(product_dtype), regions.to(product_dtype)
+        launch, backward_launch = choose_launch(words.shape[1], regions.shape[1], words.shape[2], words.dtype)
+        needed = ctx.needs_input_grad[0] or ctx.needs_input_grad[2]
+        packed = not needed and not (words.is_cuda and torch.cuda.is_current_stream_capturing())
+        operands = prepare(words, word_mask, regions, region_mask, boundary, launch, packed)
+        if needed:
+            ctx.operands, ctx.launch, ctx.sharpness = operands, backward_launch, sharpness
+        return forward_scores(operands, len(words), regions.shape[1], sharpness, launch)
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
+        operands: Operands = ctx.operands
+        word_shape, region_shape = ctx.shapes
+        scores = incoming[0].float().contiguous()  # (T, I)
+        n = region_shape[1]
+        by_rows, by_regions = gradients(operands, scores, n, ctx.sharpness, ctx.launch)
+        by_words = operands.rows.scatter(by_rows.to(ctx.dtype), word_shape)
+        by_regions = by_regions[:, :n].to(ctx.dtype)
+        if operands.region_mask is not None:
+            by_regions = by_regions.masked_fill(~operands.region_mask[..., None], 0.0)
+        return by_words, None, by_regions, None, None, None, None

@@ -1,0 +1,34 @@
+"""Backbone tokens kept as blocks (N, 1 + n, c), pooled token first, and what is left to do with them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.retriever import Retriever
+
+
+def images_of(retriever: Retriever, pictures: Tensor) -> Encoded:
+    """Unit vectors from pixels (N, 3, s, s) as `forward_images` takes them, or from kept blocks."""
+    if pictures.ndim == 4:
+        return retriever.forward_images(pictures)
+    mask = torch.ones(len(pictures), pictures.shape[1] - 1, dtype=torch.bool, device=pictures.device)
+    return retriever.project_images(unpack(pictures, mask))
+
+
+def texts_of(retriever: Retriever, words: Tensor, mask: Tensor) -> Encoded:
+    """Unit vectors from word ids (N, L) and their mask, or from kept blocks (N, 1 + m, c) and theirs."""
+    if words.ndim == 2:
+        return retriever.forward_texts(words, mask)
+    return retriever.project_texts(unpack(words, mask))
+
+
+def pack(tokens: Encoded) -> Tensor:
+    """(N, 1 + n, c): the pooled token before the fragments."""
+    return torch.cat([tokens.pooled[:, None], tokens.fragments], dim=1)
+
+
+def unpack(blocks: Tensor, mask: Tensor) -> Encoded:
+    """Backbone tokens from blocks (N, 1 + n, c) and the fragments' mask (N, n)."""
+    return Encoded(blocks[:, 0], blocks[:, 1:], mask)

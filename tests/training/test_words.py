@@ -1,0 +1,98 @@
+"""Packed captions give what padded ones give, whatever lies beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Rules
+from transformers import BertConfig, BertModel
+
+from pmpguard.model.text_encoder import TextEncoder, pretrained_text_encoder
+from pmpguard.model.tokenizer import Tokenizer, word_tokenizer
+from pmpguard.training.words import ROW_LENGTH, Packing, pack_words, row_starts, rows_needed
+
+CAPTIONS = [
+    "a river", "many green trees are around a long straight river with a bridge", "two planes",
+    "a parking lot with many cars beside a large building and some green trees and a road", "sea",
+    "six white storage tanks", "a dense residential area with a road", "a bare land",
+]  # fmt: skip
+
+
+@given(st.lists(st.integers(1, ROW_LENGTH), min_size=1, max_size=60))
+def test_captions_never_overlap_nor_straddle_rows(lengths: list[int]) -> None:
+    counts = np.array(lengths)
+    starts = row_starts(counts)
+    assert (starts // ROW_LENGTH == (starts + counts - 1) // ROW_LENGTH).all()
+    places = np.concatenate([np.arange(a, a + n) for a, n in zip(starts, counts, strict=True)])
+    assert len(set(places.tolist())) == counts.sum()
+    assert rows_needed(counts) == places.max() // ROW_LENGTH + 1
+    assert rows_needed(counts) <= 2 * counts.sum() / ROW_LENGTH + 1
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> tuple[TextEncoder, Tokenizer]:
+    folder: Path = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(0)
+    words = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}
+    for word in " ".join(CAPTIONS).split():
+        words.setdefault(word, len(words))
+    config = BertConfig(
+        vocab_size=len(words), hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+        intermediate_size=48, max_position_embeddings=64, hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+    BertModel(config).save_pretrained(folder)
+    from tokenizers import models, pre_tokenizers, processors
+
+    rules = Rules(models.WordLevel(words, unk_token="[UNK]"))
+    rules.pre_tokenizer = pre_tokenizers.Whitespace()
+    rules.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    rules.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "unk_token": "[UNK]"}'
+    )
+    return pretrained_text_encoder(str(folder), 16, 30)
+
+
+def test_packed_captions_give_the_vectors_and_gradients_of_padded_ones(
+    encoder: tuple[TextEncoder, Tokenizer],
+) -> None:
+    text, tokenizer = encoder
+    text = text.double()
+    assert text.packs
+    ids, mask = tokenizer.encode(CAPTIONS, 30)
+    lengths = mask.sum(1).numpy()
+    chosen = np.array([3, 0, 6, 1, 4])
+    found = []
+    for packed in (False, True):
+        text.zero_grad()
+        if packed:
+            packing = Packing.for_batches([lengths[chosen], lengths])
+            words = pack_words(ids, chosen, lengths[chosen], (1, 1), packing)
+            tokens = text.packed_tokens(words.ids, words.owner, words.position, words.place, words.mask)
+            assert len(tokens) == 32 and not tokens.mask[len(chosen) :].any()
+        else:
+            tokens = text.tokens(ids[chosen], mask[chosen])
+        encoded = text.project(tokens)
+        width = int(encoded.mask[: len(chosen)].sum(1).max())
+        real = encoded.mask[: len(chosen), :width]
+        fragments = encoded.fragments[: len(chosen), :width][real]
+        weight = torch.linspace(-1, 1, fragments.numel(), dtype=torch.float64).view_as(fragments)
+        ((fragments * weight).sum() + encoded.pooled[: len(chosen), :3].sum()).backward()
+        gradient = torch.cat([value.grad.flatten() for value in text.parameters() if value.grad is not None])
+        found.append((encoded.pooled[: len(chosen)].detach(), fragments.detach(), gradient))
+    for padded, packed_value in zip(*found, strict=True):
+        torch.testing.assert_close(packed_value, padded, rtol=1e-9, atol=1e-9)
+
+
+def test_the_tiny_encoder_is_not_packed() -> None:
+    tokenizer = word_tokenizer(CAPTIONS)
+    text, _ = pretrained_text_encoder("tiny", 16, 30, tokenizer=tokenizer)
+    assert not text.packs
