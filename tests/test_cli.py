@@ -74,6 +74,19 @@ commands:
   train         train a retriever, select it on validation, measure it once on test
   table         run a recipe's methods, rates and seeds, and render the table
   evaluate      recalls of any model directory on any dataset
+  audit         say which captions of a dataset are wrong and what they should be
+  clean         write the dataset that an audit, and your decisions, leave
+  figure        draw audited pairs: picture, wrong words, the caption it should have
+  tile          cut GeoTIFF scenes into overlapping tiles that keep their coordinates
+  embed         turn pictures and captions into vectors that others can read
+  index build   make a searchable index of an embedding
+  index add     add pictures to an index without building it again
+  index remove  remove pictures from an index
+  index verify  name any file of an index that is missing or changed
+  index info    what an index holds and can be filtered by
+  search        find pictures or captions by text, picture, or both
+  serve         the search page and its API over an index
+  up            from a folder of pictures to a search page in one step
 
 `pmpguard COMMAND --help` shows its options. Every command takes --config FILE.yaml, overrides
 such as --train.epochs 5, and --json for machine-readable output.
@@ -103,6 +116,14 @@ def test_the_text_of_help(monkeypatch, capsys):
     monkeypatch.setattr(cli, "VERBS", VERBS)
     assert cli.main(["--help"]) == 0
     assert capsys.readouterr().out == HELP
+
+
+def test_a_yes_or_no_option_needs_no_value() -> None:
+    def verb(name: str, loud: bool = False, k: int = 1) -> None: ...
+
+    assert cli.switched_on(["x", "--loud", "-k", "3"], verb) == ["x", "--loud", "true", "--k", "3"]
+    assert cli.switched_on(["--loud", "false", "x"], verb) == ["--loud", "false", "x"]
+    assert cli.switched_on(["x", "--loud"], verb) == ["x", "--loud", "true"]
 
 
 def test_help_of_a_verb_lists_each_option_once(capsys):

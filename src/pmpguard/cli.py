@@ -35,7 +35,23 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "train": ("train", "train", "train a retriever, select it on validation, measure it once on test"),
     "table": ("table", "table", "run a recipe's methods, rates and seeds, and render the table"),
     "evaluate": ("train", "evaluate", "recalls of any model directory on any dataset"),
+    "audit": ("audit", "audit", "say which captions of a dataset are wrong and what they should be"),
+    "clean": ("clean", "clean", "write the dataset that an audit, and your decisions, leave"),
+    "figure": ("figure", "figure", "draw audited pairs: picture, wrong words, the caption it should have"),
+    "tile": ("tile", "tile", "cut GeoTIFF scenes into overlapping tiles that keep their coordinates"),
+    "embed": ("embed", "embed", "turn pictures and captions into vectors that others can read"),
+    "index build": ("index", "build", "make a searchable index of an embedding"),
+    "index add": ("index", "add", "add pictures to an index without building it again"),
+    "index remove": ("index", "remove", "remove pictures from an index"),
+    "index verify": ("index", "verify", "name any file of an index that is missing or changed"),
+    "index info": ("index", "info", "what an index holds and can be filtered by"),
+    "search": ("search", "search", "find pictures or captions by text, picture, or both"),
+    "serve": ("serve", "serve", "the search page and its API over an index"),
+    "up": ("up", "up", "from a folder of pictures to a search page in one step"),
 }
+
+# Verbs that answer small questions beside other work: threads that spin while they wait would slow both.
+ANSWERING = {"search", "serve", "up"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"pmpguard: unknown command {verb!r}; known: {known}", file=sys.stderr)
         return 2
     module, name, _ = VERBS[verb]
+    if verb in ANSWERING:  # before torch is imported
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         function = getattr(importlib.import_module(f"pmpguard.commands.{module}"), name)
         return run_verb(verb, function, words[len(verb.split()) :])
@@ -96,7 +114,7 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
     parser.add_argument("--config", action="config", help="a YAML file with any of the options below")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_function_arguments(function, as_positional=True, sub_configs=True)
-    namespace = parser.instantiate(parser.parse_args([option_name(word) for word in words]))
+    namespace = parser.instantiate(parser.parse_args(switched_on(words, function)))
     values = {name: namespace[name] for name in inspect.signature(function).parameters}
     result = function(**values)
     if os.environ.get("RANK", "0") == "0":  # of several processes that train together the first one speaks
@@ -112,12 +130,25 @@ def show(result: Any, json_wanted: bool) -> None:
         print(result.as_text() if hasattr(result, "as_text") else result)
 
 
-def option_name(word: str) -> str:
-    """Options may be written with dashes or underscores; values stay as they are.
+def switched_on(words: Sequence[str], function: Callable[..., Any]) -> list[str]:
+    """The words as the parser wants them; a yes-or-no option without a value means yes."""
+    kinds = {f"--{name}": kind.annotation for name, kind in inspect.signature(function).parameters.items()}
+    given = [option_name(word) for word in words]
+    result = []
+    for word, following in zip(given, [*given[1:], "--"], strict=False):
+        bare = kinds.get(word) in (bool, "bool") and following.lower() not in ("true", "false", "yes", "no")
+        result += [word, "true"] if bare else [word]
+    return result
 
-    >>> option_name("--write-pairs=a-b"), option_name("a-b"), option_name("-1")
-    ('--write_pairs=a-b', 'a-b', '-1')
+
+def option_name(word: str) -> str:
+    """Options may be written with dashes or underscores, -k as --k; values stay as they are.
+
+    >>> option_name("--write-pairs=a-b"), option_name("a-b"), option_name("-1"), option_name("-k")
+    ('--write_pairs=a-b', 'a-b', '-1', '--k')
     """
+    if len(word) == 2 and word[0] == "-" and word[1].isalpha() and word != "-h":
+        return f"-{word}"
     if not word.startswith("--"):
         return word
     name, equals, value = word[2:].partition("=")

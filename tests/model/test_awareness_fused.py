@@ -23,7 +23,7 @@ needs_kernels = pytest.mark.skipif(
 needs_cuda = pytest.mark.skipif(
     DEVICE.type != "cuda" or not kernels_run_on(DEVICE), reason="needs CUDA and Triton"
 )
-GRADIENT_ERROR = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 6e-3}
+GRADIENT_ERROR = {torch.float32: 1e-5, torch.float16: 8e-3, torch.bfloat16: 8e-3}
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ a fixed order.
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 import torch
@@ -87,9 +88,14 @@ def gated_cosines_fused(
 
 
 def fits_gated_kernel(words: Tensor, word_mask: Tensor, regions: Tensor, region_mask: Tensor | None) -> bool:
-    """Whether the kernel holds these and the device is one it runs on."""
+    """Whether the kernel holds these, the device is one it runs on, and the kernel was asked for.
+
+    It agrees with the reference when interpreted, but has not passed its tests on hardware yet. Until it has,
+    PMPGUARD_KERNELS=all switches it on.
+    """
+    asked = os.environ.get("PMPGUARD_KERNELS") == "all" or os.environ.get("TRITON_INTERPRET") == "1"
     longest = max(words.shape[1], regions.shape[1])
-    return longest <= MOST_FRAGMENTS and fits_kernel(words, word_mask, regions, region_mask)
+    return asked and longest <= MOST_FRAGMENTS and fits_kernel(words, word_mask, regions, region_mask)
 
 
 def _by_width(cosines: Any, words: Tensor, word_mask: Tensor, images: int) -> Tensor:

@@ -1,0 +1,53 @@
+"""`pmpguard embed`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pmpguard.errors import ConfigError
+from pmpguard.search.embed import EmbeddingReport, embed_source
+from pmpguard.search.sources import open_source
+from pmpguard.training.loop import pick_device
+
+
+def embed(
+    source: Path,
+    model: Path | None = None,
+    out: Path | None = None,
+    partition_size: int = 1000,
+    images: Path | None = None,
+    format: str | None = None,
+    prefix: str = "",
+    device: str = "auto",
+    workers: int = 2,
+    progress: bool = True,
+) -> EmbeddingReport:
+    """Embed pictures, and captions where there are any, into a folder of vectors others can read.
+
+    Killed or not, the same command goes on where it stopped; later it embeds what has been added since. The
+    exit code is 3 when some pictures could not be read: they are listed in OUT/problems.json, everything else
+    is embedded.
+
+    Args:
+        source: a folder of pictures, a dataset in any known format, tar shards, or one picture.
+        model: a model directory.
+        out: the folder to write, or to go on with.
+        partition_size: pictures in one file of vectors.
+        images: folder of the pictures, where a dataset does not say.
+        format: the dataset's format, where it cannot be told from the path.
+        prefix: put before every id, to tell two folders with the same file names apart.
+        device: "auto", "cpu" or "cuda".
+        workers: threads that decode pictures; 0 for none.
+        progress: draw a progress bar on stderr.
+    """
+    if model is None or out is None:
+        raise ConfigError("where is the model, and where do vectors go?", fix="give --model DIR --out FOLDER")
+    return embed_source(
+        open_source(source, format=format, images=images, prefix=prefix),
+        model,
+        out,
+        partition_size=partition_size,
+        device=str(pick_device(device)),
+        workers=workers,
+        progress=progress,
+    )

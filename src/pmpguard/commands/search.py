@@ -1,0 +1,155 @@
+"""`pmpguard search`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pmpguard.config import to_dict
+from pmpguard.data.contact_sheet import contact_sheet, tidy
+from pmpguard.data.images import load_image
+from pmpguard.files import write_atomic, write_json
+from pmpguard.model.explain import Explanation
+from pmpguard.search.filters import parse_where
+from pmpguard.search.footprints import parse_box
+from pmpguard.search.geojson import hits_to_geojson
+from pmpguard.search.query import Filters, Kind, Query, SearchHit
+from pmpguard.search.searcher import Searcher
+from pmpguard.search.stac import hits_to_stac
+from pmpguard.training.loop import pick_device
+
+WIDEST_ID, WIDEST_CAPTION = 40, 60
+
+
+@dataclass(frozen=True)
+class SearchAnswer:
+    """Hits as a table, or as JSON."""
+
+    hits: list[SearchHit]
+    version: str
+    count: int
+    explanations: Mapping[str, Explanation] = field(default_factory=dict)
+    sheet: Path | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "count": self.count,
+            "hits": [
+                {
+                    **to_dict(hit),
+                    **(
+                        {"explanation": explanation_dict(self.explanations[hit.id])}
+                        if hit.id in self.explanations
+                        else {}
+                    ),
+                }
+                for hit in self.hits
+            ],
+        }
+
+    def as_text(self) -> str:
+        if not self.hits:
+            return f"nothing found among {self.count:,} pictures"
+        width = min(WIDEST_ID, max(len(hit.id) for hit in self.hits))
+        lines = [f"{'':>3}  {'score':>7}  {'match':>5}  {'id':<{width}}  caption"]
+        for place, hit in enumerate(self.hits, 1):
+            likely = "" if hit.probability is None else f"{hit.probability:.0%}"
+            row = f"{place:>3}  {hit.score:7.3f}  {likely:>5}  {_cut(hit.id, width):<{width}}  "
+            lines.append((row + _cut(tidy(hit.caption or ""), WIDEST_CAPTION)).rstrip())
+            if hit.id in self.explanations:
+                lines += [f"     {line}" for line in self.explanations[hit.id].as_text().splitlines()]
+        if self.sheet is not None:
+            lines.append(f"pictures drawn in {self.sheet}")
+        return "\n".join(lines)
+
+
+def search(
+    index: Path,
+    text: str,
+    k: int = 20,
+    image: Path | None = None,
+    text_weight: float = 0.5,
+    kind: Kind = "image",
+    shortlist: int = 100,
+    box: str | None = None,
+    start: str | None = None,
+    stop: str | None = None,
+    where: str = "",
+    explain: bool = False,
+    sheet: Path | None = None,
+    geojson: Path | None = None,
+    stac: Path | None = None,
+    device: str = "auto",
+) -> SearchAnswer:
+    """Find pictures or captions by a text, a picture, or both.
+
+    Args:
+        index: the folder of the index.
+        text: what to look for; "" to search by picture alone.
+        k: how many hits.
+        image: a picture to look for.
+        text_weight: how much the text counts when a picture is given too, from 0 to 1.
+        kind: what to find: image or caption.
+        shortlist: how many candidates the fine score ranks.
+        box: west,south,east,north in degrees; only pictures whose bounds meet it.
+        start: only pictures from this ISO 8601 time on.
+        stop: only pictures up to this ISO 8601 time.
+        where: conditions on metadata, as column=value,column=value; a column named twice may have either.
+        explain: say which words speak for each hit, and where in the picture.
+        sheet: a PNG to draw the hits on.
+        geojson: a file for the footprints of the hits.
+        stac: a folder for the hits as a STAC collection.
+        device: "auto", "cpu" or "cuda".
+    """
+    picture = None if image is None else load_image(image)
+    query = Query(text or None, picture, text_weight, kind)
+    area = None if box is None else parse_box(box)
+    searcher = Searcher.open(index, device=str(pick_device(device)))
+    hits = searcher.search(query, k, shortlist, Filters(area, start, stop, parse_where(where)))
+    explanations = (
+        {hit.id: searcher.explain(hit.id, text) for hit in hits}
+        if explain and text and kind == "image"
+        else {}
+    )
+    if sheet is not None and hits:
+        _draw(searcher, hits, sheet)
+    if geojson is not None:
+        write_json(geojson, hits_to_geojson(hits))
+    if stac is not None:
+        hits_to_stac(hits, stac)
+    return SearchAnswer(hits, searcher.version, searcher.count, explanations, sheet if hits else None)
+
+
+def _draw(searcher: Searcher, hits: list[SearchHit], path: Path) -> None:
+    ids = [str(hit.metadata["image_id"]) if hit.kind == "caption" else hit.id for hit in hits]
+    captions = [f"{place}. {hit.score:.3f} {hit.caption or hit.id}" for place, hit in enumerate(hits, 1)]
+    page = contact_sheet([searcher.picture(id) for id in ids], captions, columns=5)
+    stream = io.BytesIO()
+    page.save(stream, "PNG")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, stream.getvalue())
+
+
+def explanation_dict(explanation: Explanation) -> dict[str, Any]:
+    """An explanation as plain values; regions row by row."""
+    return {
+        "score": explanation.score,
+        "boundary": explanation.boundary,
+        "words": [
+            {
+                "word": word.word,
+                "positive": word.positive,
+                "negative": word.negative,
+                "regions": [[round(value, 4) for value in row] for row in word.regions.tolist()],
+            }
+            for word in explanation.words
+        ],
+    }
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -1,0 +1,50 @@
+"""What can be asked of an index, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Kind = Literal["image", "caption"]
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which items may be found; every given condition must hold.
+
+    `box` is (west, south, east, north) in degrees and keeps items whose bounds meet it. `start` and `stop`
+    are ISO 8601 times, inclusive; items without a time fail. `columns` names metadata columns and the values
+    allowed in them.
+    """
+
+    box: tuple[float, float, float, float] | None = None
+    start: str | None = None
+    stop: str | None = None
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Query:
+    """A text, a picture, or both; `text_weight` in [0, 1] says how much the text counts then."""
+
+    text: str | None = None
+    image: Image | None = None
+    text_weight: float = 0.5
+    kind: Kind = "image"  # what to find
+
+
+@dataclass(frozen=True)
+class SearchHit:
+    """One answer. `score` orders the answers; `probability` that it matches, None when not calibrated."""
+
+    id: str
+    score: float
+    probability: float | None
+    kind: Kind
+    caption: str | None  # of a caption hit, or of an indexed picture that has one
+    image: str | None  # reference of the picture as it was embedded
+    metadata: Mapping[str, object] = field(default_factory=dict)  # bounds, crs, time, any column

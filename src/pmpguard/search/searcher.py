@@ -1,0 +1,263 @@
+"""Searching an index: a pooled shortlist, then the model's fine score on the stored fragments."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from pmpguard.catching.mixture import MatchMixture
+from pmpguard.data.images import load_pair_image
+from pmpguard.data.pairs import PairTable
+from pmpguard.errors import ConfigError
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.explain import Explanation
+from pmpguard.model.retriever import Retriever
+from pmpguard.search.calibration import load_calibration, match_probabilities
+from pmpguard.search.index_version import IndexedKind, IndexVersion, current_version
+from pmpguard.search.model_identity import identify_model
+from pmpguard.search.query import Filters, Query, SearchHit
+from pmpguard.search.query_checks import QueryError, UnknownIdError, checked_query
+from pmpguard.search.rerank import EncodedQuery, explain_stored, fine_scores
+from pmpguard.search.vector_index import DECIMALS
+
+SHOWN_APART = ("id", "image", "caption")  # columns with a field of their own in a hit
+NO_FILTERS = Filters()
+
+
+@dataclass(frozen=True)
+class OpenIndex:
+    """A version together with its model: one search uses one of these from beginning to end."""
+
+    version: IndexVersion
+    model: Retriever
+    mixture: MatchMixture | None
+
+
+class Searcher:
+    """An index and its model, ready to answer from any number of threads.
+
+    `refresh` switches to a newer version; searches that are running finish on the old one.
+    """
+
+    def __init__(self, index: Path, model: Path | None = None, device: str = "cpu") -> None:
+        self.index = index
+        self.device = device
+        self._model_path = model
+        self._refreshing = threading.Lock()
+        self._open: OpenIndex | None = self._read(None)
+
+    @classmethod
+    def open(cls, index: Path, *, model: Path | None = None, device: str = "cpu") -> Searcher:
+        """Open the current version, with the model inside the index or the same one at `model`."""
+        return cls(index, model, device)
+
+    def _read(self, before: OpenIndex | None) -> OpenIndex:
+        version = IndexVersion.open_current(self.index)
+        identity = version.description.model
+        if before is not None and before.version.description.model == identity:
+            model = before.model
+        else:
+            folder = self._model_path or version.model_folder
+            identity.require(identify_model(folder), f"the model in {folder}")
+            model = Retriever.load(folder).to(self.device)
+        if len(version.images):
+            version.vector_index("image")  # so that the first query does not wait for it
+        return OpenIndex(version, model, load_calibration(version.folder))
+
+    @property
+    def opened(self) -> OpenIndex:
+        opened = self._open
+        if opened is None:
+            raise ConfigError("this searcher is closed", fix="open another one")
+        return opened
+
+    @property
+    def version(self) -> str:
+        return self.opened.version.name
+
+    @property
+    def count(self) -> int:
+        """How many pictures can be found."""
+        return len(self.opened.version.images)
+
+    @property
+    def caption_count(self) -> int:
+        """How many captions can be found."""
+        return len(self.opened.version.captions)
+
+    @property
+    def backend(self) -> str:
+        return self.opened.version.description.backend
+
+    @property
+    def model_name(self) -> str:
+        return self.opened.version.description.model.name
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Metadata columns to filter by, with their values where they are few."""
+        return self.opened.version.images.filters.values
+
+    # ---------------------------------------------------------------------------------------------- searching
+
+    def search(
+        self, query: Query, k: int = 20, shortlist: int = 100, filters: Filters = NO_FILTERS
+    ) -> list[SearchHit]:
+        """The k best items of the kind the query asks for, best first."""
+        return self.search_many([query], k, shortlist, filters)[0]
+
+    def search_many(
+        self, queries: Sequence[Query], k: int = 20, shortlist: int = 100, filters: Filters = NO_FILTERS
+    ) -> list[list[SearchHit]]:
+        """Answers to several queries, encoded together and looked up in one pass over the index."""
+        if k < 1 or shortlist < 1:
+            raise QueryError(f"{k} hits of a shortlist of {shortlist}", fix="ask for at least one")
+        opened = self.opened
+        encoded = self._encode(opened, [checked_query(query) for query in queries])
+        answers: list[list[SearchHit]] = [[] for _ in queries]
+        for kind in ("image", "caption"):
+            places = [place for place, query in enumerate(encoded) if query.kind == kind]
+            items = opened.version.kinds[kind]
+            if not places or not len(items):
+                continue
+            depth = min(max(k, shortlist), len(items))
+            index = opened.version.vector_index(kind)
+            vectors = np.stack([encoded[place].vector for place in places])  # (Q, d)
+            items.filters.check(filters)
+            mask = None if index.filters_itself else items.filters.mask(filters)
+            near = index.search(vectors, depth, mask, filters if index.filters_itself else NO_FILTERS)
+            for place, query in enumerate(places):
+                answers[query] = self._ranked(opened, encoded[query], items, *near.of(place), k)
+        return answers
+
+    def _ranked(
+        self,
+        opened: OpenIndex,
+        query: EncodedQuery,
+        items: IndexedKind,
+        rows: npt.NDArray[np.int64],
+        cosines: npt.NDArray[np.float32],
+        k: int,
+    ) -> list[SearchHit]:
+        """The second stage: score the shortlist finely and describe the best of it."""
+        if query.is_fine(opened.model):
+            scores = fine_scores(opened.model, query, items.vectors, rows)
+        else:
+            scores = cosines.astype(np.float64).round(DECIMALS)  # again: now in double precision
+        ids = np.array([items.ids[row] for row in rows], dtype=str)
+        best = np.lexsort((ids, -scores))[:k]
+        probabilities: list[float | None] = [None] * len(best)
+        if opened.mixture is not None and query.is_one_pair:
+            probabilities = match_probabilities(opened.mixture, scores[best]).tolist()
+        found = items.metadata.take(rows[best]).to_pylist()
+        return [
+            SearchHit(
+                id=row["id"],
+                score=float(score),
+                probability=probability,
+                kind=query.kind,
+                caption=row.get("caption"),
+                image=row.get("image"),
+                metadata=_plain(row),
+            )
+            for row, score, probability in zip(found, scores[best], probabilities, strict=True)
+        ]
+
+    def encode_query(self, query: Query) -> EncodedQuery:
+        """The query as vectors."""
+        return self._encode(self.opened, [checked_query(query)])[0]
+
+    @staticmethod
+    def _encode(opened: OpenIndex, queries: Sequence[Query]) -> list[EncodedQuery]:
+        """All texts in one batch and all pictures in another."""
+        texts = [query.text for query in queries if query.text is not None]
+        images = [query.image for query in queries if query.image is not None]
+        encoded_texts = iter(_one_by_one(_encode_texts(opened.model, texts)) if texts else ())
+        encoded_images = iter(_one_by_one(opened.model.encode_images(images)) if images else ())
+        return [
+            EncodedQuery(
+                None if query.text is None else next(encoded_texts),
+                None if query.image is None else next(encoded_images),
+                query.text_weight,
+                query.kind,
+            )
+            for query in queries
+        ]
+
+    # ------------------------------------------------------------------------------------------- single items
+
+    def explain(self, id: str, text: str) -> Explanation:
+        """Which words of a text speak for an indexed picture and where; from its stored fragments."""
+        opened = self.opened
+        checked = checked_query(Query(text))
+        regions = opened.version.images.vectors.take([self._row(opened, id)])
+        return explain_stored(opened.model, checked.text or "", regions)
+
+    def picture(self, id: str) -> Image.Image:
+        """A picture of the index, decoded as safely as any file of a stranger."""
+        opened = self.opened
+        row = self._row(opened, id)
+        name = opened.version.images.metadata["image"][row].as_py()
+        table = PairTable.from_columns({"image": [name], "caption": [""]}, opened.version.root_of(row))
+        return load_pair_image(table, 0)
+
+    def picture_path(self, id: str) -> Path:
+        """Where a picture of the index lies; `shard.tar#member` inside a shard."""
+        opened = self.opened
+        row = self._row(opened, id)
+        return opened.version.root_of(row) / str(opened.version.images.metadata["image"][row])
+
+    @staticmethod
+    def _row(opened: OpenIndex, id: str) -> int:
+        row = opened.version.images.row_of.get(id)
+        if row is None:
+            raise UnknownIdError(f"no picture {id[:200]!r} in this index", fix="use an id of a hit")
+        return row
+
+    # ----------------------------------------------------------------------------------------------- versions
+
+    def refresh(self) -> bool:
+        """Switch to the current version if there is a newer one; whether there was.
+
+        An index that is gone or damaged is an error, and the version that is open stays open.
+        """
+        with self._refreshing:
+            opened = self.opened
+            if current_version(self.index)[0] == opened.version.name:
+                return False
+            self._open = self._read(opened)
+            return True
+
+    def close(self) -> None:
+        """Let go of the index; running searches still finish."""
+        with self._refreshing:
+            self._open = None
+
+
+@torch.no_grad()
+def _encode_texts(model: Retriever, texts: Sequence[str]) -> Encoded:
+    """`Retriever.encode_texts` of one batch, without its switching of modes: the model is only evaluated."""
+    ids, mask = model.tokenize(texts)
+    return model.forward_texts(ids.to(model.device), mask.to(model.device))
+
+
+def _one_by_one(items: Encoded) -> list[Encoded]:
+    return [items[place : place + 1] for place in range(len(items))]
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, object]:
+    """A hit's metadata: columns that hold something, times as ISO 8601."""
+    return {
+        name: value.isoformat() if isinstance(value, datetime.date) else value
+        for name, value in row.items()
+        if value is not None and name not in SHOWN_APART
+    }

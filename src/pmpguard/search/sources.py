@@ -1,0 +1,162 @@
+"""What can be embedded: a folder of pictures, any dataset of pairs, tar shards, one picture.
+
+Ids are stable: the path relative to the folder, the shard and member, or the dataset's own image ids. They
+do not depend on order, and a picture that cannot be read changes no other's id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pmpguard.data.formats import group_by_format, read_pairs
+from pmpguard.data.pair_rows import CAPTION_NAMES, split_in_name
+from pmpguard.data.pairs import PairTable
+from pmpguard.data.shards import IMAGE_ENDINGS, expand_pattern, iter_members
+from pmpguard.errors import DataError
+
+LISTING = "metadata.parquet"
+PICTURE_ENDINGS = frozenset(f".{ending}" for ending in (*IMAGE_ENDINGS, "gif"))
+
+
+@dataclass(frozen=True)
+class Source:
+    """Pictures to embed, one row each, and their captions, one row each; `image_id` is a picture's id."""
+
+    pictures: PairTable
+    captions: PairTable | None = None
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    @property
+    def ids(self) -> list[str]:
+        return self.pictures.column("image_id")
+
+
+def open_source(
+    path: Path, *, format: str | None = None, images: Path | None = None, prefix: str = ""
+) -> Source:
+    """Find out what `path` is and list what it holds; no picture is decoded.
+
+    `prefix` is put before every id, to tell two folders with the same file names apart.
+    """
+    listing = _picture_listing(path) if format is None else None
+    if listing is not None:
+        source = source_of_table(pq.read_table(listing), images or listing.parent, listing.parent.name)
+    elif format is None and path.is_file() and path.suffix.lower() in PICTURE_ENDINGS:
+        source = picture_source(path.parent, [path.name])
+    elif format is None and path.is_dir() and not _annotated(path):
+        source = _folder_or_shards(path)
+    elif format is None and _only_pictures(shards := _shards(path)):
+        source = _shard_source(shards)
+    else:
+        source = source_of_pairs(read_pairs(path, format=format, images=images))
+    return _prefixed(source, prefix) if prefix else source
+
+
+def source_of_pairs(table: PairTable) -> Source:
+    """A dataset: its distinct pictures, and its captions where there are any."""
+    first = PairTable(table.arrow.take(pa.array(table.first_rows)), table.root, table.name)
+    has_text = pc.not_equal(pc.utf8_trim_whitespace(table.arrow["caption"]), "")
+    captions = table.filter(has_text.combine_chunks())
+    return Source(first, captions if len(captions) else None)
+
+
+def source_of_table(table: pa.Table, root: Path, name: str = "pictures") -> Source:
+    """Pictures listed in a table with a column `image`, and further columns that are kept as metadata.
+
+    A column `id` names the pictures; otherwise the name of the file does. A column `caption` is optional.
+    """
+    if "caption" not in table.column_names:
+        table = table.append_column("caption", pa.repeat(pa.scalar(""), len(table)))
+    if "id" in table.column_names:
+        names = {"id": "image_id"}
+        table = table.rename_columns([names.get(column, column) for column in table.column_names])
+    return source_of_pairs(PairTable.from_columns(table, root, name, str(root)))
+
+
+def picture_source(root: Path, names: list[str]) -> Source:
+    """Pictures without captions, below one folder."""
+    columns = {"image": names, "caption": [""] * len(names), "split": [""] * len(names)}
+    return Source(PairTable.from_columns({**columns, "pair_id": names}, root, root.name, str(root)))
+
+
+def _picture_listing(path: Path) -> Path | None:
+    """A parquet file that lists pictures without captions, as `pmpguard tile` writes it."""
+    listing = path / LISTING if path.is_dir() else path
+    if listing.suffix != ".parquet" or not listing.is_file():
+        return None
+    try:
+        columns = set(pq.read_schema(listing).names)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{listing}: not a parquet file ({error})", fix="restore it from a copy") from error
+    return listing if "image" in columns and not columns & set(CAPTION_NAMES) else None
+
+
+def _annotated(folder: Path) -> bool:
+    """Whether a folder holds annotations, itself or in its folders named after splits."""
+    inside = sorted(folder.iterdir())
+    below = [
+        file for place in inside if place.is_dir() and split_in_name(place.name) for file in place.iterdir()
+    ]
+    return bool(group_by_format(inside) or group_by_format(sorted(below)))
+
+
+def _folder_or_shards(folder: Path) -> Source:
+    pictures = sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.suffix.lower() in PICTURE_ENDINGS and path.is_file()
+    )
+    if pictures:
+        return picture_source(folder, pictures)
+    shards = sorted(folder.rglob("*.tar"))
+    if not shards:
+        raise DataError(
+            f"{folder}: no pictures here", fix=f"looked for {', '.join(sorted(PICTURE_ENDINGS))} and .tar"
+        )
+    return _shard_source(shards, folder)
+
+
+def _shards(path: Path) -> list[Path]:
+    """The tar shards that a path or a pattern means; none when it means something else."""
+    if path.suffix != ".tar":
+        return []
+    return [path] if path.is_file() else expand_pattern(str(path))
+
+
+def _only_pictures(shards: list[Path]) -> bool:
+    return bool(shards) and not group_by_format(shards)
+
+
+def _shard_source(shards: list[Path], root: Path | None = None) -> Source:
+    root = root or shards[0].parent
+    names = []
+    for shard in shards:
+        with shard.open("rb") as stream:
+            names += [
+                f"{shard.relative_to(root).as_posix()}#{member.name}"
+                for member in iter_members(stream, str(shard))
+                if Path(member.name).suffix.lower() in PICTURE_ENDINGS
+            ]
+    if not names:
+        raise DataError(
+            f"{shards[0]}: no pictures in this shard", fix="name their members .jpg, .png or .tif"
+        )
+    return picture_source(root, names)
+
+
+def _prefixed(source: Source, prefix: str) -> Source:
+    def renamed(table: PairTable) -> PairTable:
+        for column in ("image_id", "pair_id"):
+            table = table.with_column(
+                column, pc.binary_join_element_wise(pa.scalar(prefix), table.arrow[column], "")
+            )
+        return table
+
+    return Source(renamed(source.pictures), None if source.captions is None else renamed(source.captions))

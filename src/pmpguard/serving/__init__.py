@@ -1,0 +1,1 @@
+"""The search server and its page."""

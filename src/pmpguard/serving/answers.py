@@ -1,0 +1,69 @@
+"""What the server sends back, as values JSON can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pmpguard.model.explain import Explanation
+from pmpguard.search.footprints import bounds_of, box_geometry
+from pmpguard.search.geojson import plain_value
+from pmpguard.search.query import SearchHit
+from pmpguard.serving.batching import Found
+
+
+def search_answer(found: Found, seconds: float) -> dict[str, Any]:
+    return {
+        "version": found.version,
+        "count": found.count,
+        "milliseconds": round(1000 * seconds, 1),
+        "hits": [hit_values(hit) for hit in found.hits],
+    }
+
+
+def hit_values(hit: SearchHit) -> dict[str, Any]:
+    """A hit; `picture` is the id of its picture, which for a caption is not its own.
+
+    `bounds` are west, south, east, north in degrees and `geometry` is the same for a map.
+    """
+    bounds = bounds_of(hit.metadata)
+    return {
+        "id": hit.id,
+        "picture": hit.id if hit.kind == "image" else hit.metadata.get("image_id"),
+        "kind": hit.kind,
+        "score": plain_value(hit.score),
+        "probability": plain_value(hit.probability),
+        "caption": hit.caption,
+        "image": hit.image,
+        "bounds": None if bounds is None else list(bounds),
+        "geometry": None if bounds is None else box_geometry(bounds),
+        "metadata": plain_value(hit.metadata),
+    }
+
+
+def explanation_answer(id: str, text: str, explanation: Explanation) -> dict[str, Any]:
+    """Each word with its place in the text, its evidence and its regions, row by row from the top left."""
+    words = []
+    position = 0
+    for evidence in explanation.words:
+        found = text.find(evidence.word, position)
+        start = position if found < 0 else found
+        position = start + len(evidence.word)
+        words.append(
+            {
+                "word": evidence.word,
+                "start": start,
+                "stop": min(position, len(text)),
+                "positive": plain_value(evidence.positive),
+                "negative": plain_value(evidence.negative),
+                "regions": [
+                    [plain_value(round(value, 4)) for value in row] for row in evidence.regions.tolist()
+                ],
+            }
+        )
+    return {
+        "id": id,
+        "text": text,
+        "score": plain_value(explanation.score),
+        "boundary": plain_value(explanation.boundary),
+        "words": words,
+    }

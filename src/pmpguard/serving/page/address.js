@@ -1,0 +1,40 @@
+// The query lives in the address of the page, under the names GET /search uses, so that it can be shared.
+
+const SINGLE = ["text", "like", "kind", "k", "text_weight", "box", "start", "stop"];
+
+/** @returns {{text: string, like: string, where: string[], hit: string, picture: File|null}} and more */
+export function emptyQuery() {
+  return { ...Object.fromEntries(SINGLE.map((name) => [name, ""])), where: [], hit: "", picture: null };
+}
+
+export function readAddress() {
+  const parameters = new URLSearchParams(location.search);
+  const query = emptyQuery();
+  for (const name of SINGLE) query[name] = parameters.get(name) ?? "";
+  query.where = parameters.getAll("where");
+  query.hit = parameters.get("hit") ?? "";
+  return query;
+}
+
+/** The parameters of a query; those that are empty or as usual are left out. */
+export function parametersOf(query) {
+  const parameters = new URLSearchParams();
+  for (const name of SINGLE) {
+    const usual = (name === "kind" && query.kind === "image") || (name === "k" && query.k === "20");
+    if (query[name] !== "" && !usual) parameters.set(name, query[name]);
+  }
+  for (const condition of query.where) parameters.append("where", condition);
+  return parameters;
+}
+
+export function addressOf(query) {
+  const parameters = parametersOf(query);
+  if (query.hit !== "") parameters.set("hit", query.hit);
+  const written = parameters.toString();
+  return written ? `/?${written}` : "/";
+}
+
+export const isEmpty = (query) => query.text === "" && query.like === "" && query.picture === null;
+
+export const filterCount = (query) =>
+  query.where.length + (query.box !== "") + (query.start !== "" || query.stop !== "") + (query.kind === "caption");

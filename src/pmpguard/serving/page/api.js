@@ -1,0 +1,95 @@
+// Questions to the server. A token, where one is needed, comes once with the address (#token=...) and is kept
+// for this tab only.
+
+import { byId } from "./dom.js";
+
+const KEY = "pmpguard-token";
+const explanations = new Map();
+const blobs = new Map();
+
+export class ServerError extends Error {
+  constructor(status, message, fix) {
+    super(message);
+    this.status = status;
+    this.fix = fix;
+  }
+}
+
+export function takeTokenFromAddress() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("token");
+  if (given === null) return;
+  sessionStorage.setItem(KEY, given);
+  history.replaceState(history.state, "", location.pathname + location.search);
+}
+
+function askForToken() {
+  const dialog = byId("token");
+  if (!dialog.open) dialog.showModal();
+  byId("token-form").onsubmit = (event) => {
+    event.preventDefault();
+    sessionStorage.setItem(KEY, byId("token-text").value.trim());
+    location.reload();
+  };
+}
+
+async function request(address, options = {}) {
+  const token = sessionStorage.getItem(KEY);
+  const headers = token === null ? {} : { Authorization: `Bearer ${token}` };
+  let response;
+  try {
+    response = await fetch(address, { ...options, headers, credentials: "same-origin" });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServerError(0, "The server does not answer", "Check that it is running, then search again.");
+  }
+  if (response.ok) return response;
+  const answer = await response.json().catch(() => ({}));
+  if (response.status === 401) askForToken();
+  throw new ServerError(response.status, answer.error ?? `Error ${response.status}`, answer.fix ?? "");
+}
+
+export const info = async () => (await request("/info")).json();
+
+/** `parameters` are those of GET /search; a picture makes it a form with the same names. */
+export async function search(parameters, picture, signal) {
+  if (picture === null) return (await request(`/search?${parameters}`, { signal })).json();
+  const form = new FormData();
+  for (const [name, value] of parameters) form.append(name, value);
+  form.append("image", picture);
+  return (await request("/search", { method: "POST", body: form, signal })).json();
+}
+
+/** Word by word, where the text is found in a picture; asked once and remembered while the index stays. */
+export function explain(version, id, text) {
+  const key = JSON.stringify([version, id, text]);
+  if (!explanations.has(key)) {
+    if (explanations.size > 500) explanations.clear();
+    const answer = request(`/explain?${new URLSearchParams({ id, text })}`).then((response) => response.json());
+    answer.catch(() => explanations.delete(key));
+    explanations.set(key, answer);
+  }
+  return explanations.get(key);
+}
+
+/** Show a picture of the index in an <img>; with a token it is fetched, for <img> sends no headers. */
+export async function showPicture(image, id, size) {
+  const address = `/images/${encodeURIComponent(id)}?size=${size}`;
+  image.onerror = () => image.classList.add("missing");
+  if (sessionStorage.getItem(KEY) === null) {
+    image.src = address;
+    return;
+  }
+  if (!blobs.has(address)) {
+    if (blobs.size > 300) {
+      for (const old of blobs.values()) old.then(URL.revokeObjectURL, () => {});
+      blobs.clear();
+    }
+    blobs.set(address, request(address).then((response) => response.blob()).then(URL.createObjectURL));
+  }
+  try {
+    image.src = await blobs.get(address);
+  } catch {
+    blobs.delete(address);
+    image.classList.add("missing");
+  }
+}

@@ -1,0 +1,101 @@
+// One result, large: the picture, where each word is found in it, and what is known about it.
+
+import { explain, showPicture } from "./api.js";
+import { bar, byId, make, probabilityText } from "./dom.js";
+import { light, regionsAt, scaleOf, unlight } from "./heat.js";
+import { showEvidence, showWords } from "./words.js";
+
+/**
+ * Show a hit. `text` is what to explain, which is not the query when that was a picture; handlers: `onClose`,
+ * `onMove(step)`, `onSimilar(hit)`.
+ */
+export function showViewer(hit, { version, text, isQuery, position, total }, handlers) {
+  const dialog = byId("viewer");
+  const image = make("img", { alt: hit.caption ?? hit.id });
+  const canvas = make("canvas", { class: "heat", hidden: true });
+  const words = make("div", { class: "words" });
+  const hint = make("p", { class: "quiet hint" });
+  const button = (text, label, onclick, kind = "") => make("button", { type: "button", class: kind, "aria-label": label, title: label, onclick }, text);
+  dialog.replaceChildren(
+    make("figure", {}, make("div", { class: "frame" }, image, canvas)),
+    make(
+      "div",
+      { class: "about" },
+      make(
+        "nav",
+        {},
+        button("‹", "Previous result", () => handlers.onMove(-1), "round"),
+        make("span", { class: "quiet" }, `${position + 1} of ${total}`),
+        button("›", "Next result", () => handlers.onMove(1), "round"),
+        button("×", "Close", handlers.onClose, "round close"),
+      ),
+      text === "" ? null : make("section", {}, make("h3", {}, isQuery ? "Your words in this picture" : "Its caption in this picture"), words, hint),
+      make("div", { class: "figures" }, probability(hit), figure("score", hit.score === null ? "–" : hit.score.toFixed(3))),
+      hit.caption && isQuery ? make("section", {}, make("h3", {}, "Caption"), make("p", { class: "caption", dir: "auto" }, hit.caption)) : null,
+      facts(hit),
+      button("Find similar", "Find similar pictures", () => handlers.onSimilar(hit), "primary similar"),
+    ),
+  );
+  if (hit.picture !== null) showPicture(image, hit.picture, 1600);
+  if (text !== "" && hit.picture !== null) explainHere();
+  if (!dialog.open) dialog.showModal();
+  dialog.oncancel = (event) => {
+    event.preventDefault();
+    handlers.onClose();
+  };
+  dialog.onclick = (event) => event.target === dialog && handlers.onClose();
+
+  async function explainHere() {
+    hint.textContent = "Point at a word, or tap it, to see where it is.";
+    let wanted = null;
+    let explanation = null;
+    const show = () => {
+      const regions = wanted && explanation && image.naturalWidth ? regionsAt(explanation, wanted.start, wanted.stop) : null;
+      if (regions === null) unlight(canvas);
+      else light(canvas, image, regions, scaleOf(explanation));
+      if (explanation) hint.textContent = regions === null ? "Point at a word, or tap it, to see where it is." : canvas.dataset.lit === "true" ? `Lit: where “${wanted.text}” is found.` : `“${wanted.text}” is not found in this picture.`;
+    };
+    showWords(words, text, (word) => {
+      wanted = word;
+      show();
+    });
+    image.onload = show;
+    try {
+      explanation = await explain(version, hit.picture, text);
+      showEvidence(words, explanation);
+      show();
+    } catch (error) {
+      hint.textContent = `Cannot be explained: ${error.message}`;
+    }
+  }
+}
+
+function probability(hit) {
+  if (hit.probability === null) return null;
+  const shown = figure("probability", probabilityText(hit.probability));
+  shown.append(bar(hit.probability));
+  return shown;
+}
+
+function figure(name, value) {
+  return make("div", { class: "figure" }, make("span", { class: "quiet" }, name), make("b", {}, value));
+}
+
+/** Everything known about the hit, as text. */
+function facts(hit) {
+  const hidden = hit.bounds === null ? [] : ["west", "south", "east", "north", "lon", "lat"];
+  const rows = Object.entries(hit.metadata).filter(([name, value]) => !hidden.includes(name) && value !== null && value !== "");
+  const place = hit.bounds === null ? [] : [["place", placeText(hit.bounds)]];
+  const list = [["id", hit.id], ...place, ...rows].map(([name, value]) =>
+    make("div", {}, make("dt", {}, name), make("dd", {}, typeof value === "object" ? JSON.stringify(value) : String(value))),
+  );
+  return make("dl", { class: "facts" }, ...list);
+}
+
+function placeText([west, south, east, north]) {
+  const middle = (south + north) / 2;
+  const along = (west + (west > east ? east + 360 : east)) / 2;
+  const longitude = ((along + 540) % 360) - 180;
+  const part = (degrees, above, below) => `${Math.abs(degrees).toFixed(4)}° ${degrees < 0 ? below : above}`;
+  return `${part(middle, "N", "S")}, ${part(longitude, "E", "W")}`;
+}

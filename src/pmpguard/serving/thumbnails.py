@@ -1,0 +1,66 @@
+"""Pictures of the index as JPEG, reduced, with those last shown kept in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from PIL import Image
+
+SIDES = (96, 192, 320, 512, 800, 1200, 1600)  # few sizes, so that few variants are kept
+
+
+@dataclass(frozen=True)
+class Jpeg:
+    """An encoded picture and the tag by which a browser knows it again."""
+
+    data: bytes
+    etag: str
+
+
+class ThumbnailCache:
+    """The pictures last asked for, up to so many bytes."""
+
+    def __init__(self, largest_bytes: int) -> None:
+        self._largest = largest_bytes
+        self._kept: OrderedDict[tuple[str, str, int], Jpeg] = OrderedDict()
+        self._lock = threading.Lock()
+        self.bytes = 0
+
+    def get(self, version: str, id: str, side: int) -> Jpeg | None:
+        with self._lock:
+            key = (version, id, side)
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
+
+    def put(self, version: str, id: str, side: int, jpeg: Jpeg) -> None:
+        with self._lock:
+            replaced = self._kept.pop((version, id, side), None)
+            self._kept[version, id, side] = jpeg
+            self.bytes += len(jpeg.data) - (len(replaced.data) if replaced else 0)
+            while self.bytes > self._largest:
+                _, dropped = self._kept.popitem(last=False)
+                self.bytes -= len(dropped.data)
+
+
+def rounded_side(wanted: int) -> int:
+    """The next of the sizes we make.
+
+    >>> rounded_side(200), rounded_side(9000)
+    (320, 1600)
+    """
+    return next((side for side in SIDES if side >= wanted), SIDES[-1])
+
+
+def encode_jpeg(picture: Image.Image, side: int) -> Jpeg:
+    """Reduce to at most `side` pixels; smaller pictures keep their size."""
+    reduced = picture.convert("RGB")
+    reduced.thumbnail((side, side))
+    encoded = io.BytesIO()
+    reduced.save(encoded, "JPEG", quality=88)
+    data = encoded.getvalue()
+    return Jpeg(data, f'"{hashlib.sha256(data).hexdigest()[:24]}"')

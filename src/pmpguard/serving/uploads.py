@@ -1,0 +1,93 @@
+"""Uploaded pictures, decoded in processes of their own that are ended when they take too long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from PIL import Image
+
+from pmpguard.serving.limits import Limits
+from pmpguard.serving.picture_worker import LENGTH, PICTURE, SIZE
+from pmpguard.serving.refusals import Refusal, busy
+
+
+class UploadDecoder:
+    """Decodes one picture per worker at a time; workers start when needed and are replaced when they die."""
+
+    def __init__(self, limits: Limits, workers: int = 2) -> None:
+        self._limits = limits
+        self._turns = asyncio.Semaphore(workers)
+        self._idle: list[Process] = []
+        self._places = limits.uploads
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """A place for one upload, from its first byte to the decoded picture; when all are taken, refuse."""
+        if not self._places:
+            raise busy("too many pictures are being uploaded")
+        self._places -= 1
+        try:
+            yield
+        finally:
+            self._places += 1
+
+    async def decode(self, data: bytes) -> Image.Image:
+        async with self._turns:
+            return await self._decode(data)
+
+    async def _decode(self, data: bytes) -> Image.Image:
+        worker = self._idle.pop() if self._idle else await self._start()
+        try:
+            picture = await asyncio.wait_for(exchange(worker, data), self._limits.decode_seconds)
+        except Refusal:
+            self._idle.append(worker)
+            raise
+        except TimeoutError:
+            await end(worker)
+            fix = "send it smaller, or as JPEG or PNG"
+            raise Refusal(422, "image: took too long to decode", fix=fix) from None
+        except (asyncio.IncompleteReadError, ConnectionError):
+            await end(worker)
+            raise Refusal(422, "image: cannot be decoded", fix="send it as JPEG or PNG") from None
+        except BaseException:  # cancelled half-way: the worker's next answer would be this one
+            await end(worker)
+            raise
+        self._idle.append(worker)
+        return picture
+
+    async def _start(self) -> Process:
+        command = [sys.executable, "-P", "-m", "pmpguard.serving.picture_worker"]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        return await asyncio.create_subprocess_exec(
+            *command, str(self._limits.upload_pixels), stdin=PIPE, stdout=PIPE, env=environment
+        )
+
+    async def close(self) -> None:
+        for worker in self._idle:
+            await end(worker)
+        self._idle.clear()
+
+
+async def exchange(worker: Process, data: bytes) -> Image.Image:
+    """Send a file, read the picture."""
+    assert worker.stdin is not None and worker.stdout is not None
+    worker.stdin.write(LENGTH.pack(len(data)))
+    worker.stdin.write(data)
+    await worker.stdin.drain()
+    if await worker.stdout.readexactly(1) == PICTURE:
+        width, height = SIZE.unpack(await worker.stdout.readexactly(SIZE.size))
+        return Image.frombytes("RGB", (width, height), await worker.stdout.readexactly(3 * width * height))
+    (length,) = LENGTH.unpack(await worker.stdout.readexactly(LENGTH.size))
+    kind, _, reason = (await worker.stdout.readexactly(length)).decode("utf-8", "replace").partition(":")
+    raise Refusal(413 if kind == "oversized" else 422, f"image: {reason}", fix="send another picture")
+
+
+async def end(worker: Process) -> None:
+    if worker.returncode is None:
+        worker.kill()
+    await worker.wait()

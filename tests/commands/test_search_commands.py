@@ -1,0 +1,206 @@
+"""`pmpguard embed`, `index ...` and `search` through the command line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from pmpguard.cli import run_verb
+from pmpguard.commands import embed as embed_command
+from pmpguard.commands import index as index_command
+from pmpguard.commands import search as search_command
+from pmpguard.data.scenes import scene_world, write_world
+from pmpguard.errors import ConfigError, DataError, PmpguardError
+from pmpguard.model.retriever import Retriever
+from pmpguard.model.retriever_config import RetrieverConfig
+
+VERBS = {
+    "embed": embed_command.embed, "index build": index_command.build, "index add": index_command.add,
+    "index remove": index_command.remove, "index verify": index_command.verify,
+    "index info": index_command.info, "search": search_command.search,
+}  # fmt: skip
+
+
+def run(verb: str, *words: object) -> int:
+    return run_verb(verb, VERBS[verb], [str(word) for word in words])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with dataset, model, embedding and index."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("search-commands")
+    world = scene_world(30)
+    write_world(world, folder / "world")
+    config = RetrieverConfig(dim=32, image_size=64, max_words=24)
+    Retriever.create(config, world.table.captions).save(folder / "model")
+    words = ["--model", folder / "model", "--out", folder / "emb", "--progress", "false", "--device", "cpu"]
+    assert run("embed", folder / "world", *words) == 0
+    assert run("index build", folder / "index", "--embeddings", folder / "emb") == 0
+    return folder
+
+
+def told(capsys: pytest.CaptureFixture[str], verb: str, *words: object, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert run(verb, *words, "--json") == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_table_of_hits(made, capsys):
+    assert run("search", made / "index", "a green field", "--k", 4) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5 and lines[0].split() == ["score", "match", "id", "caption"]
+    assert lines[1].split()[0] == "1" and "%" in lines[1]
+    scores = [float(line.split()[1]) for line in lines[1:]]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_hits_as_json_with_explanations_filters_and_a_sheet(made, tmp_path, capsys):
+    sheet = tmp_path / "deep" / "sheet.png"
+    found = told(
+        capsys, "search", made / "index", "green field", "--k", 3, "--where", "split=test,split=val",
+        "--explain", "true", "--sheet", sheet,
+    )  # fmt: skip
+    assert len(found["hits"]) == 3 and found["count"] == 30 and found["version"] == "000001"
+    for hit in found["hits"]:
+        assert hit["metadata"]["split"] in ("test", "val") and hit["kind"] == "image"
+        words = hit["explanation"]["words"]
+        assert [word["word"] for word in words] == ["green", "field"]
+        total = sum(word["positive"] + word["negative"] for word in words)
+        assert total == pytest.approx(hit["explanation"]["score"], abs=1e-4) and len(words[0]["regions"]) > 1
+    assert Image.open(sheet).width > 600
+    assert run("search", made / "index", "green field", "--k", 2, "--explain", "true") == 0
+    assert "best at row" in capsys.readouterr().out
+
+
+def test_searching_by_picture_and_for_captions(made, tmp_path, capsys):
+    picture = next((made / "world/images").iterdir())
+    found = told(capsys, "search", made / "index", "", "--image", picture, "--k", 2)
+    assert Path(found["hits"][0]["image"]).name == picture.name and found["hits"][0]["probability"] is None
+    found = told(
+        capsys,
+        "search",
+        made / "index",
+        "",
+        "--image",
+        picture,
+        "--kind",
+        "caption",
+        "--sheet",
+        tmp_path / "s.png",
+    )
+    assert found["hits"][0]["kind"] == "caption" and (tmp_path / "s.png").is_file()
+    found = told(capsys, "search", made / "index", "a pond", "--image", picture, "--text-weight", 0.2)
+    assert len(found["hits"]) == 20
+
+
+def test_nothing_found_and_nothing_asked(made, capsys):
+    assert run("search", made / "index", "field", "--box", "5,5,6,6") == 0
+    assert capsys.readouterr().out == "nothing found among 30 pictures\n"
+    with pytest.raises(PmpguardError, match="is empty"):
+        run("search", made / "index", "")
+    with pytest.raises(ConfigError, match="four are needed"):
+        run("search", made / "index", "field", "--box", "5,5")
+
+
+def test_adding_removing_and_looking_at_an_index(made, tmp_path, capsys):
+    index, pictures = tmp_path / "index", tmp_path / "pictures"
+    shutil.copytree(made / "index", index)
+    pictures.mkdir()
+    for number in range(3):
+        Image.new("RGB", (64, 64), (80 * number, 0, 0)).save(pictures / f"{number}.png")
+    (pictures / "bad.png").write_bytes(b"no picture")
+    options = ("--progress", "false", "--device", "cpu")
+    change = told(capsys, "index add", index, pictures, *options, code=3)
+    assert (change["added"], change["count"], change["problems"]) == (3, 33, 1)
+    assert not (index / "incoming").exists()
+    (pictures / "bad.png").unlink()
+    again = told(capsys, "index add", index, pictures, *options)
+    assert (again["added"], again["known"], again["version"]) == (0, 3, "000002")
+    Image.new("RGB", (64, 64)).save(pictures / "new.png")
+    assert told(capsys, "index add", index, pictures, *options)["added"] == 1
+    assert told(capsys, "index add", index, pictures, "--update", "true", *options)["count"] == 34
+    assert told(capsys, "index add", index, pictures, "--prefix", "two/", *options)["count"] == 38
+    listed = tmp_path / "ids.txt"
+    listed.write_text("two/0.png\ntwo/1.png\n")
+    assert told(capsys, "index remove", index, f"@{listed}")["removed"] == 2
+    assert told(capsys, "index remove", index, "0.png,1.png")["count"] == 34
+    info = told(capsys, "index info", index)
+    assert (
+        info["pictures"] == 34
+        and info["captions"] == 150
+        and info["calibrated"]
+        and info["backend"] == "exact"
+    )
+    assert run("index info", index) == 0
+    assert "34 pictures, 150 captions" in capsys.readouterr().out
+    assert run("index verify", index) == 0
+    assert "all as they were written" in capsys.readouterr().out
+
+
+def test_adding_an_embedding_of_the_same_pictures_changes_nothing(made, tmp_path, capsys):
+    shutil.copytree(made / "index", tmp_path / "index")
+    change = told(capsys, "index add", tmp_path / "index", made / "emb")
+    assert (change["added"], change["known"], change["count"]) == (0, 30, 30)
+
+
+def test_adding_pictures_none_of_which_can_be_read(made, tmp_path):
+    shutil.copytree(made / "index", tmp_path / "index")
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures/a.png").write_bytes(b"")
+    with pytest.raises(DataError, match="none of 1 new pictures"):
+        run("index add", tmp_path / "index", tmp_path / "pictures", "--progress", "false")
+    assert run("index verify", tmp_path / "index") == 0
+
+
+def test_embedding_again_and_with_bad_pictures(made, tmp_path, capsys):
+    words = (made / "world", "--model", made / "model", "--out", made / "emb", "--progress", "false")
+    assert told(capsys, "embed", *words)["embedded"] == 0
+    assert run("embed", *words) == 0
+    assert "30 pictures and 150 captions, 0 pictures embedded now" in capsys.readouterr().out
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    Image.new("RGB", (64, 64)).save(pictures / "good.png")
+    (pictures / "bad.png").write_bytes(b"")
+    words = (pictures, "--model", made / "model", "--out", tmp_path / "emb")
+    assert run("embed", *words) == 3
+    captured = capsys.readouterr()
+    assert "bad.png: the file is empty" in captured.out and "embedding" in captured.err
+    with pytest.raises(ConfigError, match="--model DIR --out FOLDER"):
+        run("embed", pictures)
+    with pytest.raises(ConfigError, match="--embeddings FOLDER"):
+        run("index build", tmp_path / "index")
+
+
+def test_what_an_interrupted_add_left_is_continued_or_cleared_away(made, tmp_path, capsys, monkeypatch):
+    index = tmp_path / "index"
+    shutil.copytree(made / "index", index)
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+        Image.new("RGB", (64, 64)).save(folder / f"{folder.name}.png")
+
+    def stop(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    options = ("--progress", "false", "--device", "cpu")
+    with monkeypatch.context() as patch:
+        patch.setattr(index_command, "add_to_index", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run("index add", index, folders[0], *options)
+    assert (index / "incoming").is_dir()
+    assert told(capsys, "index add", index, folders[1], *options)["added"] == 1
+    found = told(capsys, "search", index, "field", "--k", 40)["hits"]
+    assert "two.png" in {hit["id"] for hit in found} and "one.png" not in {hit["id"] for hit in found}
+    same = tmp_path / "three"
+    same.mkdir()
+    Image.new("RGB", (64, 64)).save(same / "two.png")
+    with pytest.raises(DataError, match="--prefix"):
+        run("index add", index, same, *options)

@@ -1,0 +1,74 @@
+"""A small model, a small world of pictures, and the index made of them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pmpguard.data.scenes import scene_world, write_world
+from pmpguard.model.retriever import Retriever
+from pmpguard.model.retriever_config import RetrieverConfig
+from pmpguard.search.embed import EmbeddingReport, embed_source
+from pmpguard.search.sources import open_source
+
+SCENES = 40
+
+
+def save_model(folder: Path, captions: list[str], seed: int = 0, **changes: object) -> Path:
+    torch.manual_seed(seed)
+    settings = {"dim": 32, "image_size": 64, "max_words": 24, **changes}
+    Retriever.create(RetrieverConfig(**settings), captions).save(folder)  # type: ignore[arg-type]
+    return folder
+
+
+def make_world(folder: Path) -> tuple[Path, Path]:
+    """A dataset of drawn scenes with captions, and an untrained model that knows their words."""
+    world = scene_world(SCENES)
+    write_world(world, folder / "world")
+    return folder / "world", save_model(folder / "model", world.table.captions)
+
+
+def only_pictures(world: Path, target: Path, count: int) -> Path:
+    """A folder of pictures without captions."""
+    target.mkdir(parents=True)
+    for path in sorted((world / "images").iterdir())[:count]:
+        shutil.copyfile(path, target / path.name)
+    return target
+
+
+def embed(source: Path, model: Path, out: Path, **options: object) -> EmbeddingReport:
+    settings = {"partition_size": 16, "workers": 0, "progress": False, **options}
+    return embed_source(open_source(source), model, out, **settings)  # type: ignore[arg-type]
+
+
+def killed_at(event: int, work: Callable[..., Any], *arguments: Any) -> bool:
+    """Run `work` in a child that kills itself at its n-th change of a file; whether it came to that."""
+
+    def child() -> None:
+        torch.set_num_threads(1)
+        left = [event]
+
+        def watch(name: str, details: tuple[Any, ...]) -> None:
+            if name in ("os.rename", "os.link", "os.mkdir", "os.remove") or (
+                name == "open" and isinstance(details[1], str) and set(details[1]) & set("wax")
+            ):
+                left[0] -= 1
+                if not left[0]:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(watch)
+        work(*arguments)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(60)
+    assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
+    return process.exitcode != 0

@@ -1,0 +1,92 @@
+"""Boxes, times and columns against loops over the rows."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pmpguard.errors import ConfigError
+from pmpguard.search.filters import FilterColumns, microseconds, parse_where, time_limits
+from pmpguard.search.query import Filters
+
+ROWS = [
+    # west, south, east, north, lon, lat, time, label, floor
+    (0.0, 0.0, 10.0, 10.0, None, None, "2024-05-01", "port", 1),
+    (175.0, -5.0, -175.0, 5.0, None, None, "2024-05-01T12:00:00+02:00", "farm", 2),
+    (None, None, None, None, 5.0, 5.0, "2024-06", "port", None),
+    (None, None, None, None, None, None, None, None, 3),
+    (-60.0, -30.0, -50.0, -20.0, 100.0, 0.0, "not a time", "city, old", 1),
+]
+NAMES = ("west", "south", "east", "north", "lon", "lat", "time", "label", "floor")
+
+
+@pytest.fixture
+def columns() -> FilterColumns:
+    values = dict(zip(NAMES, map(list, zip(*ROWS, strict=True)), strict=True))
+    return FilterColumns(
+        pa.table({"id": list("abcde"), "image": list("abcde"), "caption": [None] * 5, **values})
+    )
+
+
+def kept(table: FilterColumns, /, **conditions: object) -> str:
+    mask = table.mask(Filters(**conditions))  # type: ignore[arg-type]
+    assert mask is not None and mask.shape == (5,)
+    return "".join(np.array(list("abcde"))[mask])
+
+
+def test_boxes_meet_bounds_and_points(columns):
+    assert kept(columns, box=(9, 9, 20, 20)) == "a"
+    assert kept(columns, box=(4, 4, 6, 6)) == "ac"
+    assert kept(columns, box=(10.5, 0, 20, 20)) == ""
+    assert kept(columns, box=(-180, -90, 180, 90)) == "abce"
+    assert kept(columns, box=(178, -1, -178, 1)) == "b" == kept(columns, box=(-179, 0, -178, 1))
+    assert kept(columns, box=(-55, -25, -54, -24)) == "e"  # bounds count, not the point beside them
+
+
+def test_times_are_inclusive_periods_in_utc(columns):
+    assert kept(columns, start="2024-05-01", stop="2024-05-01") == "ab"
+    assert kept(columns, start="2024-05-01T10:00:00Z") == "bc"
+    assert kept(columns, stop="2024-05-01T09:59:59Z") == "a"
+    assert kept(columns, stop="2024") == "abc"
+    with pytest.raises(ConfigError, match="not an ISO 8601 time"):
+        columns.check(Filters(start="yesterday"))
+    assert time_limits(Filters()) is None
+    moment = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
+    assert microseconds(moment) == int(moment.timestamp() * 1e6)
+
+
+def test_timestamps_are_times_too():
+    moments = pa.array([datetime.datetime(2024, 5, 1, 12), None], pa.timestamp("us"))
+    mask = FilterColumns(pa.table({"id": ["a", "b"], "time": moments})).mask(Filters(start="2024-05"))
+    assert mask is not None and mask.tolist() == [True, False]
+
+
+def test_columns_by_the_text_of_their_values(columns):
+    assert kept(columns, columns={"label": ("port",)}) == "ac"
+    assert kept(columns, columns={"label": ("port", "farm")}) == "abc"
+    assert kept(columns, columns={"floor": ("1",)}) == "ae"
+    assert kept(columns, columns={"floor": ("1",), "label": ("port",)}, box=(0, 0, 1, 1)) == "a"
+    assert kept(columns, columns={"label": ("none such",)}) == ""
+    assert columns.mask(Filters()) is None
+    for name in ("height", "image", "id"):
+        with pytest.raises(ConfigError, match=f"no metadata column '{name}'(.|\n)*label"):
+            columns.mask(Filters(columns={name: ("1",)}))
+
+
+def test_columns_worth_offering(columns):
+    assert columns.values == {"label": ("city, old", "farm", "port"), "floor": ("1", "2", "3")}
+    many = FilterColumns(pa.table({"id": list(map(str, range(300))), "code": list(map(str, range(300)))}))
+    assert many.values == {"code": ()}
+    nested = FilterColumns(pa.table({"id": ["a"], "transform": [[1.0, 2.0]]}))
+    assert nested.values == {} and nested.text("transform").to_pylist() == ["[1.0, 2.0]"]
+
+
+def test_conditions_as_people_write_them():
+    assert parse_where("") == {}
+    assert parse_where(" label = port , label=farm,a=b=c") == {"label": ("port", "farm"), "a": ("b=c",)}
+    for text in ("label", "=port"):
+        with pytest.raises(ConfigError, match="has no column"):
+            parse_where(text)

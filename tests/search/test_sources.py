@@ -1,0 +1,80 @@
+"""What can be embedded, and under which ids."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from pmpguard.data.formats import read_pairs, write_pairs
+from pmpguard.errors import DataError
+from pmpguard.search.sources import open_source
+
+
+def png(path: Path, colour: int = 0) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), (colour, 0, 0)).save(path)
+
+
+def test_a_folder_of_pictures_by_relative_path(tmp_path):
+    for name in ("b.png", "a/c.PNG", "a/b/d.jpg"):
+        png(tmp_path / name)
+    (tmp_path / "notes.txt").write_text("no picture")
+    source = open_source(tmp_path)
+    assert source.ids == ["a/b/d.jpg", "a/c.PNG", "b.png"] and source.captions is None
+    assert source.pictures.root == tmp_path
+    assert open_source(tmp_path, prefix="first/").ids[0] == "first/a/b/d.jpg"
+    assert open_source(tmp_path / "b.png").ids == ["b.png"]
+
+
+def test_a_dataset_has_distinct_pictures_and_all_captions(small_search):
+    source = open_source(small_search.world)
+    table = read_pairs(small_search.world)
+    assert len(source) == 40 and source.captions is not None and len(source.captions) == 200
+    assert source.ids == list(dict.fromkeys(table.column("image_id")))
+    renamed = open_source(small_search.world, prefix="x-")
+    assert renamed.captions is not None
+    assert renamed.captions.column("image_id")[0] == f"x-{source.ids[0]}"
+    assert renamed.captions.column("pair_id")[0] == f"x-{table.column('pair_id')[0]}"
+
+
+def test_shards_with_and_without_captions(small_search, tmp_path):
+    write_pairs(read_pairs(small_search.world), tmp_path / "shards", "webdataset")
+    source = open_source(tmp_path / "shards")
+    assert len(source) == 40 and source.captions is not None
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, "PNG")
+    plain = tmp_path / "plain" / "a.tar"
+    plain.parent.mkdir()
+    with tarfile.open(plain, "w") as tar:
+        for name in ("x/1.png", "2.png", "readme.md"):
+            member = tarfile.TarInfo(name)
+            member.size = len(buffer.getvalue())
+            tar.addfile(member, io.BytesIO(buffer.getvalue()))
+    for path in (plain, plain.parent, plain.parent / "*.tar"):
+        assert open_source(path).ids == ["a.tar#x/1.png", "a.tar#2.png"]
+
+
+def test_a_listing_of_pictures_keeps_its_columns(tmp_path):
+    png(tmp_path / "tiles/1.png")
+    table = pa.table({"id": ["scene/1"], "image": ["tiles/1.png"], "west": [8.5], "time": ["2024-05-01"]})
+    pq.write_table(table, tmp_path / "metadata.parquet")
+    for path in (tmp_path, tmp_path / "metadata.parquet"):
+        source = open_source(path)
+        assert source.ids == ["scene/1"] and source.pictures.column("west") == [8.5]
+        assert source.captions is None and source.pictures.image_path(0) == tmp_path / "tiles/1.png"
+
+
+def test_nothing_to_embed_is_an_error_that_says_so(tmp_path):
+    with pytest.raises(DataError, match="no pictures here"):
+        open_source(tmp_path)
+    with pytest.raises(DataError, match="no such file"):
+        open_source(tmp_path / "absent")
+    (tmp_path / "metadata.parquet").write_bytes(b"PAR1 broken")
+    with pytest.raises(DataError, match="not a parquet file"):
+        open_source(tmp_path)

@@ -1,0 +1,187 @@
+"""Concurrent questions share calls of the index, and no question spoils another's answer."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from fake_searcher import FakeSearcher
+
+from pmpguard.search.query import Filters, Query
+from pmpguard.search.query_checks import QueryError
+from pmpguard.serving.batching import Ask, Batcher
+from pmpguard.serving.refusals import Refusal
+from pmpguard.serving.searchable import Lane
+
+
+def ask(text: str, k: int = 3, **filters: tuple[str, ...]) -> Ask:
+    return Ask(Query(text), k, 100, Filters(columns=filters))
+
+
+async def with_batcher(searcher, work, *, waiting=64, seconds=5.0, **options):
+    lane = Lane("test", threads=1, waiting=64, seconds=seconds)
+    batcher = Batcher(searcher, lane, waiting=waiting, **options)
+    task = asyncio.create_task(batcher.run())
+    try:
+        return await work(batcher)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        lane.close()
+
+
+def test_questions_at_the_same_time_are_asked_together():
+    searcher, sizes = FakeSearcher(), []
+    texts = [f"a plane {number}" for number in range(20)]
+
+    async def work(batcher):
+        return await asyncio.gather(*(batcher.find(ask(text)) for text in texts))
+
+    answers = asyncio.run(with_batcher(searcher, work, on_batch=sizes.append))
+    alone = [searcher.search_many([Query(text)], 3)[0] for text in texts]
+    assert [found.hits for found in answers] == alone
+    assert sizes == [20]
+    assert {(found.version, found.count) for found in answers} == {("000001", 24)}
+
+
+def test_only_questions_that_agree_share_a_call_and_none_is_larger_than_allowed():
+    searcher = FakeSearcher()
+    asks = [ask("a", 3), ask("b", 4), ask("c", 3, colour=("odd",)), ask("d", 3), *[ask("e", 5)] * 10]
+    asks[2] = Ask(Query("c"), 3, 100, Filters(columns={"class": ("odd",)}))
+
+    async def work(batcher):
+        return await asyncio.gather(*(batcher.find(one) for one in asks))
+
+    answers = asyncio.run(with_batcher(searcher, work, largest=8))
+    assert sum(searcher.batches) == len(asks) and max(searcher.batches) <= 8
+    assert [len(found.hits) for found in answers] == [one.k for one in asks]
+    assert all(hit.metadata["class"] == "odd" for hit in answers[2].hits)
+
+
+def test_one_wrong_question_fails_alone():
+    async def work(batcher):
+        texts = ["a plane", "!!!", "a pond"]
+        return await asyncio.gather(*(batcher.find(ask(text)) for text in texts), return_exceptions=True)
+
+    first, wrong, last = asyncio.run(with_batcher(FakeSearcher(), work))
+    assert isinstance(wrong, QueryError)
+    assert len(first.hits) == len(last.hits) == 3
+
+
+def test_whatever_the_index_raises_reaches_every_question_and_the_next_one_is_answered():
+    searcher = FakeSearcher()
+
+    async def work(batcher):
+        searcher.broken = OSError("gone")
+        failed = await asyncio.gather(batcher.find(ask("a")), batcher.find(ask("b")), return_exceptions=True)
+        searcher.broken = None
+        return failed, await batcher.find(ask("c"))
+
+    failed, found = asyncio.run(with_batcher(searcher, work))
+    assert [str(error) for error in failed] == ["gone", "gone"]
+    assert len(found.hits) == 3
+
+
+def test_a_full_queue_refuses_at_once():
+    searcher = FakeSearcher()
+
+    async def work(batcher):
+        searcher.gate.clear()
+        tasks = [asyncio.create_task(batcher.find(ask("a")))]
+        await asyncio.sleep(0.05)  # it is being answered
+        tasks += [asyncio.create_task(batcher.find(ask("b"))) for _ in range(2)]
+        await asyncio.sleep(0)
+        started = time.monotonic()
+        with pytest.raises(Refusal) as caught:
+            await batcher.find(ask("c"))
+        assert time.monotonic() - started < 0.1
+        searcher.gate.set()
+        await asyncio.gather(*tasks)
+        return caught.value
+
+    refusal = asyncio.run(with_batcher(searcher, work, waiting=2))
+    assert refusal.status == 503 and refusal.headers == {"Retry-After": "1"}
+
+
+def test_a_slow_index_is_answered_as_busy_and_whoever_gave_up_is_not_worked_for():
+    searcher = FakeSearcher()
+
+    async def work(batcher):
+        searcher.gate.clear()
+        first = asyncio.create_task(batcher.find(ask("a")))
+        await asyncio.sleep(0.05)
+        given_up = asyncio.create_task(batcher.find(ask("given up")))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        with pytest.raises(Refusal, match="took too long"):
+            await first
+        searcher.gate.set()
+        await batcher.find(ask("b"))
+
+    asyncio.run(with_batcher(searcher, work, seconds=0.3))
+    asked = [query.text for queries, *_ in searcher.asked for query in queries]
+    assert asked == ["a", "b"]
+
+
+def test_whoever_waits_when_the_server_stops_is_told():
+    searcher = FakeSearcher()
+
+    async def work(batcher):
+        searcher.gate.clear()
+        tasks = [
+            asyncio.create_task(batcher.find(ask(text, k))) for text, k in (("a", 1), ("b", 2), ("c", 3))
+        ]
+        await asyncio.sleep(0.05)
+        return tasks
+
+    async def main():
+        tasks = await with_batcher(searcher, work)
+        searcher.gate.set()
+        return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 2)
+
+    assert [error.status for error in asyncio.run(main())] == [503, 503, 503]
+
+
+def test_an_answer_and_its_version_belong_together():
+    """The index is swapped while it is asked: the answer is asked for again."""
+    searcher = FakeSearcher()
+    search, calls = searcher.search_many, []
+
+    def swapped_meanwhile(*arguments):
+        calls.append(searcher.version)
+        hits = search(*arguments)
+        if len(calls) == 1:
+            searcher.version = "000002"
+        return hits
+
+    searcher.search_many = swapped_meanwhile
+
+    async def work(batcher):
+        return await batcher.find(ask("a"))
+
+    found = asyncio.run(with_batcher(searcher, work))
+    assert calls == ["000001", "000002"] and found.version == "000002"
+
+
+def test_a_lane_refuses_what_would_wait_too_long_and_counts_what_hangs():
+    gate = threading.Event()
+
+    async def main():
+        lane = Lane("test", threads=1, waiting=2, seconds=0.2)
+        hanging = [asyncio.create_task(lane.run(gate.wait, 5)) for _ in range(2)]
+        await asyncio.sleep(0.05)
+        with pytest.raises(Refusal, match="too many"):
+            await lane.run(time.time)
+        for task in hanging:
+            with pytest.raises(Refusal, match="too long"):
+                await task
+        pending = lane.pending
+        gate.set()
+        await asyncio.sleep(0.1)
+        assert await lane.run(lambda: 7) == 7
+        lane.close()
+        return pending, lane.pending
+
+    assert asyncio.run(main()) == (1, 0)

@@ -1,0 +1,437 @@
+"""The page in a real browser, over a fake index; nothing outside the server may be asked for."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_searcher import SCRIPT, FakeSearcher
+from PIL import Image
+from running_server import running_server
+
+from pmpguard.search.query import Query
+from pmpguard.serving.app import create_app
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the page's tests need chromium")
+
+
+@pytest.fixture(scope="module")
+def searcher():
+    return FakeSearcher()
+
+
+@pytest.fixture(scope="module")
+def address(searcher):
+    with running_server(create_app(searcher, refresh_seconds=100)) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as running:
+        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def opened(browser, address, **options) -> Iterator:
+    """A page whose errors and requests to anywhere else fail the test."""
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+    context.set_default_timeout(5000)
+    page = context.new_page()
+    errors, outside = [], []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    page.on(
+        "request",
+        lambda request: None if request.url.startswith((address, "blob:")) else outside.append(request.url),
+    )
+    yield page
+    context.close()
+    assert errors == [] and outside == []
+
+
+@pytest.fixture
+def page(browser, address):
+    yield from opened(browser, address)
+
+
+def search(page, address, text="white storage tanks") -> None:
+    page.goto(address)
+    page.fill("#text", text)
+    page.press("#text", "Enter")
+    page.wait_for_selector(".card")
+
+
+def until(page, condition: str) -> None:
+    """Wait for a condition; asked from here, for the page's own policy forbids evaluating text in it."""
+    deadline = time.monotonic() + 5
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(20)
+
+
+def until_first(page, id: str) -> None:
+    until(page, f"document.querySelector('.card img')?.src.includes(encodeURIComponent({json.dumps(id)}))")
+
+
+def ids(page) -> list[str]:
+    return page.eval_on_selector_all(
+        ".card img",
+        "images => images.map(image => decodeURIComponent(image.src.split('/images/')[1].split('?')[0]))",
+    )
+
+
+def brightest(page, selector: str) -> tuple[float, float]:
+    """Where a heat map is lightest, as shares of its width and height, from the least shaded pixel."""
+    return page.eval_on_selector(
+        selector,
+        """canvas => {
+            const { width, height } = canvas;
+            const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+            let best = 0;
+            for (let place = 0; place < width * height; place += 1)
+                if (pixels[4 * place] > pixels[4 * best]) best = place;
+            return [(best % width) / width, Math.floor(best / width) / height];
+        }""",
+    )
+
+
+def test_a_search_shows_the_hits_in_order_with_score_and_probability(page, address, searcher):
+    search(page, address)
+    expected = [hit.id for hit in searcher.search_many([Query("white storage tanks")], 20)[0]]
+    assert ids(page) == expected
+    assert page.locator(".card").first.inner_text().split("\n")[:2] == [">99 %", "1.00"]
+    until(page, "[...document.querySelectorAll('.card img')].slice(0, 4).every(i => i.naturalWidth > 0)")
+    assert "20 of 24" in page.inner_text("#status")
+    assert page.url == f"{address}/?text=white+storage+tanks"
+
+
+def test_pointing_at_a_word_lights_its_regions_in_every_hit(page, address):
+    search(page, address, "tanks beside water")
+    page.hover("#words .word >> nth=1")
+    until(page, "document.querySelectorAll('.card canvas.heat:not([hidden])').length === 20")
+    place = int(ids(page)[2].removeprefix("scene/"))
+    row, column = divmod((5 + place) % 16, 4)
+    x, y = brightest(page, ".card >> nth=2 >> canvas")
+    assert (int(4 * x), int(4 * y)) == (column, row)
+    page.mouse.move(640, 790)
+    until(page, "document.querySelectorAll('.card canvas.heat:not([hidden])').length === 0")
+
+
+def test_a_hit_opens_large_and_its_words_light_by_pointing_and_by_choosing(page, address):
+    search(page, address, "tanks beside water")
+    page.click(".card >> nth=1")
+    page.wait_for_selector("#viewer[open]")
+    page.wait_for_selector("#viewer .word svg")
+    place = int(ids(page)[1].removeprefix("scene/"))
+    page.hover("#viewer .word >> nth=2")
+    page.wait_for_selector("#viewer canvas.heat:not([hidden])")
+    row, column = divmod((10 + place) % 16, 4)
+    x, y = brightest(page, "#viewer canvas")
+    assert (int(4 * x), int(4 * y)) == (column, row)
+    assert "water" in page.inner_text("#viewer .hint")
+    frame, heat = (page.locator(f"#viewer .frame {part}").bounding_box() for part in ("img", "canvas"))
+    assert all(abs(frame[side] - heat[side]) < 1.5 for side in frame)
+    page.click("#viewer .word >> nth=0")
+    page.mouse.move(5, 5)
+    assert page.locator("#viewer canvas.heat:not([hidden])").count() == 1  # it stays
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#viewer", state="hidden")
+
+
+def test_a_wide_picture_is_lit_where_it_is(browser):
+    searcher = FakeSearcher(6)
+    searcher.pictures = [Image.new("RGB", (600, 150), "grey")] * 6
+    with running_server(create_app(searcher, refresh_seconds=100)) as address:
+        for page in opened(browser, address):
+            search(page, address, "tanks")
+            page.click(".card >> nth=0")
+            page.hover("#viewer .word >> nth=0")
+            page.wait_for_selector("#viewer canvas.heat:not([hidden])")
+            frame, heat = (
+                page.locator(f"#viewer .frame {part}").bounding_box() for part in ("img", "canvas")
+            )
+            assert all(abs(frame[side] - heat[side]) < 1.5 for side in frame)
+            assert 3.9 < frame["width"] / frame["height"] < 4.1
+
+
+def test_hostile_captions_and_metadata_are_text(page, address):
+    search(page, address, "a plane")
+    assert SCRIPT in page.locator(".card .caption").first.text_content()
+    page.click(".card >> nth=0")
+    page.wait_for_selector("#viewer .word svg")
+    assert SCRIPT in page.locator("#viewer .caption").text_content()
+    assert SCRIPT in page.locator("#viewer .facts").text_content()
+    page.keyboard.press("Escape")
+    page.goto(f"{address}/?text={'%3Cimg%20src=x%20onerror=cracked=1%3E'}&hit=%22%3E%3Cscript%3E")
+    page.wait_for_selector(".card")
+    assert page.evaluate("window.cracked") is None
+    assert page.locator("main script, main img[src='x']").count() == 0
+
+
+def picture_of(searcher, place: int) -> bytes:
+    stream = io.BytesIO()
+    searcher.pictures[place].save(stream, "PNG")
+    return stream.getvalue()
+
+
+GIVE = """([data, kind]) => {
+    const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+    const transfer = new DataTransfer();
+    transfer.items.add(new File([bytes], "a.png", { type: "image/png" }));
+    const event = kind === "paste"
+        ? new ClipboardEvent("paste", { clipboardData: transfer, bubbles: true })
+        : new DragEvent(kind, { dataTransfer: transfer, bubbles: true, cancelable: true });
+    document.body.dispatchEvent(event);
+}"""
+
+
+@pytest.mark.parametrize("way", ["drop", "paste", "choose"])
+def test_a_picture_is_searched_by(page, address, searcher, way):
+    data = picture_of(searcher, 9)
+    page.goto(address)
+    if way == "choose":
+        page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": data})
+    else:
+        if way == "drop":
+            page.evaluate(GIVE, [base64.b64encode(data).decode(), "dragover"])
+            assert page.is_visible("#drop")
+        page.evaluate(GIVE, [base64.b64encode(data).decode(), way])
+    page.wait_for_selector(".card")
+    assert ids(page)[0] == "scene/009"
+    assert page.is_visible("#given") and page.is_hidden("#drop") and page.is_hidden("#words")
+    page.fill("#text", "blue water")
+    page.press("#text", "Enter")
+    page.wait_for_selector("#weight:not([hidden])")
+    page.wait_for_selector("#words .word")
+    assert searcher.asked[-1][0][0].image is not None and searcher.asked[-1][0][0].text == "blue water"
+    page.click("#given-remove")
+    page.wait_for_selector("#given", state="hidden")
+    page.go_back()
+    page.wait_for_selector("#given")  # the picture is remembered
+
+
+def test_find_similar_is_in_the_address(page, address):
+    search(page, address)
+    page.click(".card >> nth=3")
+    wanted = ids(page)[3]
+    page.click("#viewer .similar")
+    page.wait_for_url("**/?like=*")
+    until_first(page, wanted)
+    page.reload()
+    page.wait_for_selector(".card")
+    assert ids(page)[0] == wanted and page.is_visible("#given")
+
+
+def test_filters_are_applied_shown_and_cleared(page, address, searcher):
+    search(page, address)
+    page.keyboard.press("f")
+    page.locator(".pill", has_text="odd").click()
+    for name, value in (("west", "5"), ("south", "45"), ("east", "9"), ("north", "50")):
+        page.fill(f"#filters input[name={name}]", value)
+    page.fill("#filters input[name=start]", "2024-02-01")
+    page.click("#filters button[type=submit]")
+    until(page, "document.getElementById('filters-count').textContent === '3'")
+    until(page, "document.querySelectorAll('.card').length < 10")
+    filters = searcher.asked[-1][3]
+    assert filters.columns == {"class": ("odd",)} and filters.box == (5.0, 45.0, 9.0, 50.0)
+    assert filters.start == "2024-02-01" and filters.stop is None
+    assert ids(page) and all(int(id[-3:]) % 2 for id in ids(page))
+    page.reload()
+    page.wait_for_selector(".card")
+    assert page.is_checked(".pill:has-text('odd') input")
+    page.click("#filters-toggle")
+    page.click("#filters-clear")
+    until(page, "document.querySelectorAll('.card').length === 20")
+    assert page.is_hidden("#filters-count")
+
+
+def test_captions_can_be_searched_too(page, address):
+    page.goto(f"{address}/?text=white+tanks&kind=caption")
+    page.wait_for_selector(".captions .card")
+    until(page, "document.querySelector('.card img').naturalWidth > 0")
+    page.click(".card >> nth=0")
+    page.wait_for_selector("#viewer .word svg")  # the caption is explained in its picture
+
+
+def test_the_map_and_the_hits_point_at_each_other(page, address):
+    search(page, address)
+    assert page.locator("#map .footprint").count() == 20
+    page.hover(".card >> nth=4")
+    assert page.get_attribute("#map .footprint.marked", "data-place") == "4"
+    page.hover("#map .footprint[data-place='7']")
+    assert page.get_attribute("#grid .marked", "data-place") == "7"
+    page.click("#map .footprint[data-place='7']")
+    page.wait_for_selector("#viewer[open]")
+    assert "8 of 20" in page.inner_text("#viewer nav")
+    page.keyboard.press("Escape")
+    page.click("#map-toggle")
+    assert page.is_hidden("#map")
+
+
+def test_an_area_drawn_on_the_map_becomes_a_filter(page, address, searcher):
+    search(page, address)
+    page.click("#map button")
+    frame = page.locator("#map svg").bounding_box()
+    page.mouse.move(frame["x"] + 5, frame["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(frame["x"] + frame["width"] / 2, frame["y"] + frame["height"] / 2, steps=3)
+    page.mouse.up()
+    until(page, "document.querySelectorAll('.card').length < 20")
+    west, south, east, north = searcher.asked[-1][3].box
+    assert west < 6 < east < 9 and 46 < south < 47.5 < north
+    assert page.locator("#map .area").count() == 1 and "box=" in page.url
+
+
+def test_hits_are_exported_as_geojson(page, address):
+    search(page, address)
+    with page.expect_download() as download:
+        page.click("#export")
+    written = json.loads(Path(download.value.path()).read_text())
+    assert download.value.suggested_filename == "hits.geojson" and len(written["features"]) == 20
+    feature = written["features"][0]
+    assert feature["geometry"]["type"] == "Polygon" and feature["properties"]["id"] == feature["id"]
+
+
+def test_without_coordinates_there_is_no_map(browser):
+    with running_server(create_app(FakeSearcher(6, located=False), refresh_seconds=100)) as address:
+        for page in opened(browser, address):
+            search(page, address)
+            assert page.is_hidden("#map") and page.is_hidden("#map-toggle") and page.is_hidden("#export")
+            page.click("#filters-toggle")
+            assert page.locator("#filters input[name=west], #filters input[name=start]").count() == 0
+
+
+def test_keys(page, address):
+    search(page, address)
+    page.keyboard.press("?")
+    page.wait_for_selector("#help[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#help", state="hidden")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "text"
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    columns = page.evaluate(
+        """() => {
+            const tops = [...document.querySelectorAll('.card')].map(one => one.getBoundingClientRect().top);
+            return tops.filter(top => top === tops[0]).length;
+        }"""
+    )
+    page.keyboard.press("ArrowDown")
+    at = "Number(document.activeElement.closest('li').dataset.place)"
+    assert page.evaluate(at) == columns + 1
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(at) == 0
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#viewer[open]")
+    page.keyboard.press("ArrowRight")
+    assert "2 of 20" in page.inner_text("#viewer nav")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#viewer", state="hidden")
+    assert page.evaluate(at) == 1  # back where one was
+    page.keyboard.press("s")
+    page.wait_for_url("**/?like=*")
+
+
+def test_the_address_leads_back_and_forth(page, address):
+    search(page, address, "white tanks")
+    first = ids(page)
+    page.fill("#text", "a blue pond")
+    page.press("#text", "Enter")
+    page.wait_for_url("**/?text=a+blue+pond")
+    until(
+        page, f"!document.querySelector('.card img').src.includes(encodeURIComponent({json.dumps(first[0])}))"
+    )
+    page.click(".card >> nth=0")
+    page.wait_for_selector("#viewer[open]")
+    assert "hit=" in page.url
+    page.go_back()
+    page.wait_for_selector("#viewer", state="hidden")
+    page.go_back()
+    until_first(page, first[0])
+    assert page.input_value("#text") == "white tanks" and ids(page) == first
+    page.go_forward()
+    until(page, "document.getElementById('text').value === 'a blue pond'")
+
+
+def test_a_token_comes_with_the_address_and_is_kept_out_of_it(browser):
+    with running_server(create_app(FakeSearcher(6), token="s3cret", refresh_seconds=100)) as address:
+        for page in opened(browser, address):
+            page.goto(f"{address}/#token=s3cret")
+            page.fill("#text", "a plane")
+            page.press("#text", "Enter")
+            page.wait_for_selector(".card")
+            until(page, "document.querySelector('.card img').naturalWidth > 0")
+            assert "s3cret" not in page.url
+
+
+def test_without_its_token_the_page_asks_for_it(browser):
+    with running_server(create_app(FakeSearcher(6), token="s3cret", refresh_seconds=100)) as address:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{address}/?text=a+plane")
+        page.wait_for_selector("#token[open]")
+        page.fill("#token-text", "s3cret")
+        page.press("#token-text", "Enter")
+        page.wait_for_selector(".card")
+        context.close()
+
+
+def test_what_goes_wrong_is_said(browser):
+    searcher = FakeSearcher(6)
+    with running_server(create_app(searcher, refresh_seconds=100)) as address:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{address}/?text=!!!")
+        page.wait_for_selector("#notice:not([hidden])")
+        assert "has no words" in page.inner_text("#notice")
+        page.fill("#text", "a plane")
+        page.press("#text", "Enter")
+        page.wait_for_selector(".card")
+        assert page.is_hidden("#notice")
+        page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"no picture"})
+        page.wait_for_selector("#notice:not([hidden])")
+        context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(360, 740), (820, 1100), (1600, 900)])
+def test_nothing_sticks_out_from_phone_to_desktop(browser, address, width, height, scheme):
+    for page in opened(browser, address, viewport={"width": width, "height": height}, color_scheme=scheme):
+        search(page, address, "white storage tanks beside a very long road through the desert and the wood")
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(wide) <= 0
+        page.click("#filters-toggle")
+        assert page.evaluate(wide) <= 0
+        page.click("#filters-toggle")
+        page.click(".card >> nth=0")
+        page.wait_for_selector("#viewer .word svg")
+        box = page.locator("#viewer").bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width + 0.5
+        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, background.removeprefix("rgb(").removesuffix(")").split(","))) < 200) == (
+            scheme == "dark"
+        )
+
+
+def test_words_light_by_touch(browser, address):
+    for page in opened(
+        browser, address, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True
+    ):
+        search(page, address, "tanks beside water")
+        page.tap("#words .word >> nth=1")
+        until(page, "document.querySelectorAll('.card canvas.heat:not([hidden])').length > 3")
+        page.tap("#words .word >> nth=1")
+        until(page, "document.querySelectorAll('.card canvas.heat:not([hidden])').length === 0")

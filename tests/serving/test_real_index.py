@@ -1,0 +1,146 @@
+"""The server over a real index and model: every route, versions that change under load, files that vanish."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from running_server import running_server
+
+from pmpguard.data.scenes import scene_world, write_world
+from pmpguard.model.retriever import Retriever
+from pmpguard.model.retriever_config import RetrieverConfig
+from pmpguard.search.embed import embed_source
+from pmpguard.search.query import Query
+from pmpguard.search.searcher import Searcher
+from pmpguard.search.sources import open_source
+from pmpguard.search.store import add_to_index, build_index, remove_from_index
+from pmpguard.serving.app import create_app
+
+httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("fastapi", reason="the extra serve is not installed")
+
+
+@dataclass(frozen=True)
+class Made:
+    """Where dataset, embedding and index lie."""
+
+    world: Path
+    embedding: Path
+    index: Path
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    world = scene_world(30)
+    write_world(world, tmp_path / "world")
+    config = RetrieverConfig(dim=32, image_size=64, max_words=24)
+    Retriever.create(config, world.table.captions).save(tmp_path / "model")
+    source = open_source(tmp_path / "world")
+    embed_source(source, tmp_path / "model", tmp_path / "emb", workers=0, progress=False)
+    build_index(tmp_path / "index", tmp_path / "emb")
+    return Made(tmp_path / "world", tmp_path / "emb", tmp_path / "index")
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_every_route_over_a_real_index(made):
+    searcher = Searcher.open(made.index)
+    expected = searcher.search(Query("white storage tanks"), k=5)
+    explained = searcher.explain(expected[0].id, "white storage tanks")
+    picture = searcher.picture(expected[0].id)
+    with running_server(create_app(searcher)) as address, httpx.Client(base_url=address) as client:
+        info = client.get("/info").json()
+        assert (info["count"], info["captions"]) == (30, 150)
+        hits = client.get("/search", params={"text": "white storage tanks", "k": 5}).json()["hits"]
+        assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
+        assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected])
+        jpeg = client.get(f"/images/{hits[0]['id']}")
+        assert Image.open(io.BytesIO(jpeg.content)).size == picture.size
+        answer = client.get("/explain", params={"id": hits[0]["id"], "text": "white storage tanks"}).json()
+        assert [word["word"] for word in answer["words"]] == ["white", "storage", "tanks"]
+        for word, evidence in zip(answer["words"], explained.words, strict=True):
+            assert torch.tensor(word["regions"]) == pytest.approx(evidence.regions, abs=1e-4)
+        column, value = next((name, values[0]) for name, values in info["columns"].items() if values)
+        kept = client.get("/search", params={"text": "tanks", "where": f"{column}={value}", "k": 50}).json()
+        assert {hit["metadata"][column] for hit in kept["hits"]} == {value}
+        captions = client.get("/search", params={"like": hits[0]["id"], "kind": "caption", "k": 3}).json()
+        assert captions["count"] == 150
+        assert client.get(f"/images/{captions['hits'][0]['picture']}").status_code == 200
+        stream = io.BytesIO()
+        picture.save(stream, "PNG")
+        found = client.post("/search", files={"image": ("a.png", stream.getvalue())}).json()
+        assert found["hits"][0]["id"] == hits[0]["id"]
+        assert client.get("/search", params={"text": "!!!"}).status_code == 422
+        assert client.get("/search", params={"text": "日本 🛩"}).status_code == 200
+        assert client.get("/images/nobody").status_code == 404
+        assert client.get("/explain", params={"id": "nobody", "text": "a"}).status_code == 404
+
+
+def test_versions_change_under_load_and_every_answer_is_of_one_of_them(made):
+    searcher = Searcher.open(made.index)
+    ids = [hit.id for hit in searcher.search(Query("tanks"), k=30)]
+    counts = {searcher.version: 30}
+    answers: list[tuple[int, str, int, int]] = []
+    stop = threading.Event()
+    with running_server(create_app(searcher, refresh_seconds=0.02)) as address:
+
+        def ask(number: int) -> None:
+            with httpx.Client(base_url=address) as client:
+                while not stop.is_set():
+                    response = client.get("/search", params={"text": f"{number} white tanks", "k": 50})
+                    found = response.json()
+                    hits = len({hit["id"] for hit in found.get("hits", ())})
+                    answers.append((response.status_code, found.get("version"), found.get("count"), hits))
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(answers) > 5)
+        for id in ids[:3]:
+            change = remove_from_index(made.index, [id])
+            counts[change.version] = change.count
+            time.sleep(0.25)
+        change = add_to_index(made.index, made.embedding)
+        counts[change.version] = change.count
+        wait_for(lambda: answers[-1][1] == change.version)
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert {status for status, *_ in answers} == {200}
+    assert {version for _, version, _, _ in answers} >= {"000001", change.version}
+    assert all(count == hits == counts[version] for _, version, count, hits in answers)
+    assert list(counts.values()) == [30, 29, 28, 27, 30]
+
+
+def test_an_index_and_pictures_deleted_under_the_server(made):
+    searcher = Searcher.open(made.index)
+    with (
+        running_server(create_app(searcher, refresh_seconds=0.05)) as address,
+        httpx.Client(base_url=address) as client,
+    ):
+        hits = client.get("/search", params={"text": "tanks"}).json()["hits"]
+        shutil.rmtree(made.index)
+        wait_for(lambda: client.get("/healthz").json()["status"] != "ok")
+        assert "no index here" in client.get("/healthz").json()["problem"]
+        assert client.get("/search", params={"text": "tanks"}).json()["hits"] == hits  # it is in memory
+        shutil.rmtree(made.world)
+        gone = client.get(f"/images/{hits[0]['id']}")
+        assert gone.status_code == 503 and str(made.world) not in gone.text
+        assert client.get("/search", params={"like": hits[0]["id"]}).status_code == 503
+        assert client.get("/search", params={"text": "a pond"}).status_code == 200
