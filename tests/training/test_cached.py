@@ -122,3 +122,22 @@ def test_a_run_on_kept_tokens_equals_one_that_asks_the_backbones(
     live = loop.train(config, DATA, tmp_path / "live").method.state_dict()
     for name, value in live.items():
         torch.testing.assert_close(kept[name], value, rtol=5e-3, atol=5e-4)
+
+
+def test_tokens_are_read_once_for_runs_over_the_same_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    method, tokens = build()
+    first = cache_tokens(method.retriever, DATA.train_pictures, tokens, 16, CPU)
+    calls = []
+    backbone = type(method.retriever.image_encoder).tokens
+    monkeypatch.setattr(
+        type(method.retriever.image_encoder), "tokens", lambda *given: calls.append(1) or backbone(*given)
+    )
+    again, words = build()
+    calls.clear()  # building looks at the shapes
+    second = cache_tokens(again.retriever, DATA.train_pictures, words, 16, CPU)
+    assert not calls and second[0].blocks is first[0].blocks and second[1].ids is first[1].ids
+    with torch.no_grad():  # other weights: nothing may be reused
+        next(again.retriever.image_encoder.backbone.parameters()).add_(0.1)
+    third = cache_tokens(again.retriever, DATA.train_pictures, words, 16, CPU)
+    assert calls and not torch.equal(third[0].blocks, first[0].blocks)
+    assert third[1].ids is first[1].ids

@@ -8,12 +8,15 @@ never change. A kept item is one block (1 + n, c): the pooled token, then the fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pmpguard.data.transforms import Augmentation
 from pmpguard.errors import ConfigError
@@ -84,15 +87,58 @@ def cache_tokens(
     kept = torch.bfloat16 if precision == "bf16" and device.type == "cuda" else torch.float32
     codes = np.arange(len(pictures))
     parts = [codes[start : start + batch] for start in range(0, len(codes), batch)]
-    with encoder_precision(device, precision):
-        images = [pack(retriever.image_tokens(pixels)).to(kept) for pixels in pictures.batches(parts)]
+
+    def read_pictures() -> tuple[Tensor, ...]:
+        blocks = [pack(retriever.image_tokens(pixels)).to(kept) for pixels in pictures.batches(parts)]
+        return (torch.cat(blocks),)
+
+    def read_captions() -> tuple[Tensor, ...]:
         texts = [
             retriever.text_tokens(tokens.ids[start : start + batch], tokens.mask[start : start + batch])
             for start in range(0, len(tokens.ids), batch)
         ]
-    mask = torch.cat([part.mask for part in texts])  # (U, m)
-    captions = torch.cat([pack(part).to(kept) for part in texts])  # (U, 1 + m, c)
+        return torch.cat([pack(part).to(kept) for part in texts]), torch.cat([part.mask for part in texts])
+
+    how = f"{batch} {kept} {device}"
+    with encoder_precision(device, precision):
+        (images,) = _remembered(
+            pictures, f"{how} {weights_mark(retriever.image_encoder.backbone)}", read_pictures
+        )
+        mark = tensors_mark([tokens.ids, tokens.mask])
+        captions, mask = _remembered(
+            pictures, f"{how} {mark} {weights_mark(retriever.text_encoder.backbone)}", read_captions
+        )  # (U, 1 + m, c), (U, m)
     return (
-        CachedPictures(torch.cat(images)),
+        CachedPictures(images),
         CachedCaptions(captions, mask, mask.sum(1).cpu().numpy(), tokens.row_of, packs=False),
     )
+
+
+# What was read of pictures that are still open, and of captions paired with them: the next run over the same
+# dataset with the same backbones need not read it again.
+_READ: WeakKeyDictionary[Pictures, OrderedDict[str, tuple[Tensor, ...]]] = WeakKeyDictionary()
+MOST_REMEMBERED = 4  # by set of pictures
+
+
+def _remembered(pictures: Pictures, mark: str, read: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    found = _READ.setdefault(pictures, OrderedDict())
+    if mark not in found:
+        found[mark] = read()
+    found.move_to_end(mark)
+    while len(found) > MOST_REMEMBERED:
+        found.popitem(last=False)
+    return found[mark]
+
+
+def weights_mark(module: nn.Module) -> str:
+    """Equal marks, equal weights."""
+    return tensors_mark(module.state_dict().values())
+
+
+def tensors_mark(tensors: Iterable[Tensor]) -> str:
+    """A hash of the tensors' values and shapes."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,84 @@
+"""What the audit's benchmarks share: a dataset with known wrong captions, and how a result is recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pmpguard.audit.crossfit import CrossfitConfig, FoldJudge, fold_judges
+from pmpguard.audit.judging import JudgedPart, judged_by_model
+from pmpguard.data.formats import read_pairs
+from pmpguard.data.images import load_images
+from pmpguard.data.pairs import PairTable
+from pmpguard.data.scenes import scene_world
+from pmpguard.training.loop import pick_device
+from pmpguard.training.pictures import ResidentPictures
+from pmpguard.training.tracking import current_commit, describe_hardware
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Clean pairs, all in one split, with their pictures by image code."""
+
+    table: PairTable
+    pixels: torch.Tensor  # (images, 3, s, s) uint8
+    name: str
+
+
+def load_dataset(dataset: str, images: int, size: int, seed: int, folder: Path | None = None) -> Dataset:
+    """`images` pictures, drawn by `seed`, of a dataset on disk; or as many scenes of the embedded world."""
+    if dataset == "scenes":
+        world = scene_world(images, seed=seed, size=size, val=0.0, test=0.0, progress=False)
+        return Dataset(world.table, world.images, "scenes")
+    whole = read_pairs(Path(dataset), images=folder)
+    drawn = np.random.default_rng(seed).permutation(len(whole.first_rows))[: images or None]
+    table = whole.take(np.flatnonzero(np.isin(whole.image_codes, drawn)))
+    table = table.with_column("split", ["train"] * len(table))
+    pixels, _ = load_images(table, table.first_rows, size, workers=4)
+    return Dataset(table, pixels, whole.name)
+
+
+def usual_dataset() -> str:
+    """The dataset named by PMPGUARD_RSICD, else the embedded world."""
+    return os.environ.get("PMPGUARD_RSICD", "scenes")
+
+
+def judged_parts(
+    data: Dataset, table: PairTable, config: CrossfitConfig, seed: int = 0
+) -> list[tuple[FoldJudge, JudgedPart]]:
+    """Train the judges of all folds on `table` in a temporary folder and let each look at its fold."""
+    device = pick_device(config.device)
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for judge in fold_judges(table, Path(folder), config, pixels=data.pixels):
+            part = table.take(judge.rows)
+            codes = torch.from_numpy(table.image_codes[judge.rows][part.first_rows])
+            pictures = ResidentPictures(data.pixels[codes], device)
+            retriever = judge.retriever.to(device).eval()
+            found.append((judge, judged_by_model(retriever, table, judge.rows, pictures, seed=seed)))
+    return found
+
+
+def record(out: Path, row: dict[str, Any], device: str, started: float) -> None:
+    """Write a result with where and when it was made, and print it."""
+    full = {
+        **row,
+        "commit": current_commit(),
+        "hardware": describe_hardware(pick_device(device)),
+        "threads": torch.get_num_threads(),
+        "seconds": round(time.perf_counter() - started, 1),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(full, indent=2) + "\n")
+    print(json.dumps(full, indent=2))

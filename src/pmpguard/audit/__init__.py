@@ -1,0 +1,1 @@
+"""Which captions are wrong, what they should be, and the cleaned dataset."""

@@ -1,0 +1,274 @@
+"""The audit of a dataset: look at the pictures, judge every pair, write what was found.
+
+The report folder holds `issues.parquet`, `summary.json`, the page `index.html`, the pairs as they were
+audited (`pairs.parquet`, which cleaning starts from) and, where judges were trained, their runs in `folds/`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from pmpguard.audit.clip_embeddings import ClipEmbeddings, match_pairs, read_clip_embeddings
+from pmpguard.audit.crossfit import CrossfitConfig, fold_judges, training_settings
+from pmpguard.audit.embeddings import embedding_evidence, unit_rows
+from pmpguard.audit.issues_file import ISSUES, PAIRS, SUMMARY, write_issues, write_summary
+from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_parts, judged_by_model, unknown_words
+from pmpguard.audit.report import write_report
+from pmpguard.audit.rows import AuditRow, AuditSummary
+from pmpguard.audit.sprites import LoadThumbnail
+from pmpguard.data.copies import copy_sets, look_at_pictures
+from pmpguard.data.images import ImageError, load_pair_image
+from pmpguard.data.pairs import PairTable
+from pmpguard.errors import ConfigError, DataError
+from pmpguard.files import writer_lock
+from pmpguard.model.retriever import Retriever
+from pmpguard.training.loop import pick_device
+from pmpguard.training.pictures import open_pictures
+
+log = logging.getLogger("pmpguard")
+MANY_UNKNOWN = 0.1
+
+
+@dataclass(frozen=True)
+class AuditConfig:
+    """What an audit does.
+
+    Args:
+        splits: which splits to audit; all by default.
+        proposals: better captions named for each pair judged wrong.
+        heat_maps: so many of the most suspicious pairs keep where each word is found in the picture.
+        bootstrap: resamples for the interval of the mismatch rate.
+        crossfit: how judges are trained where no model is given.
+    """
+
+    splits: tuple[str, ...] | None = None
+    proposals: int = 3
+    heat_maps: int = 2000
+    bootstrap: int = 100
+    crossfit: CrossfitConfig = field(default_factory=CrossfitConfig)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The pictures of a table at a glance."""
+
+    unreadable: tuple[str, ...]  # images
+    copies: tuple[tuple[str, ...], ...]  # sets of images that show the same
+
+
+@dataclass(frozen=True)
+class AuditOutcome:
+    """What was found; `unjudged` counts pairs left out, by reason."""
+
+    rows: list[AuditRow]
+    summary: AuditSummary
+    unjudged: dict[str, int]
+    page: Path
+
+
+def audit_dataset(
+    table: PairTable,
+    out: Path,
+    config: AuditConfig | None = None,
+    *,
+    model: Path | None = None,
+    embeddings: Path | None = None,
+) -> AuditOutcome:
+    """Judge the pairs of a table and write the report folder `out`.
+
+    `model` is a model folder that judges; `embeddings` a folder as clip-retrieval writes it. Without either,
+    judges are trained on the dataset itself, each on other images than it judges.
+    """
+    config = config or AuditConfig()
+    if model is not None and embeddings is not None:
+        raise ConfigError("a model and embeddings were given", fix="give one of the two")
+    chosen = choose_splits(table, config.splits)
+    with writer_lock(out):
+        looked = Looked((), ()) if embeddings is not None else look(chosen)
+        usable, unjudged = usable_rows(chosen, looked.unreadable)
+        stored = None if embeddings is None else read_clip_embeddings(embeddings)
+        if stored is not None:
+            matched = match_pairs(chosen, stored.table)
+            unjudged["without an embedding"] = int((usable & (matched < 0)).sum())
+            usable &= matched >= 0
+        judged = chosen.filter(usable)
+        require_contrast(judged, chosen)
+        warnings = list(_unjudged_warnings(unjudged))
+        if stored is not None:
+            parts = [judged_by_embeddings(judged, stored, match_pairs(judged, stored.table), config)]
+            name = f"embeddings in {embeddings}"
+        elif model is not None:
+            parts, name = judged_by_given(judged, model, config, warnings), f"model in {model}"
+        else:
+            parts, name = judged_by_folds(judged, out, config, looked.copies, warnings)
+        rows, audit = judge_parts(
+            judged, parts, proposals=config.proposals, heat_maps=config.heat_maps,
+            bootstrap=config.bootstrap, seed=config.crossfit.seed,
+        )  # fmt: skip
+        if len(judged.first_rows) == len(judged):
+            warnings.append("every image has one caption: agreement among captions could not be counted")
+        summary = AuditSummary(
+            pairs=len(judged),
+            images=len(judged.first_rows),
+            flagged=int(audit.verdicts.flag.sum()),
+            mismatch_rate=audit.verdicts.mismatch_rate,
+            mismatch_interval=audit.verdicts.mismatch_interval,
+            duplicate_pairs=duplicate_pairs(judged),
+            duplicate_images=sum(len(members) - 1 for members in looked.copies),
+            unreadable=looked.unreadable,
+            warnings=(*warnings, *audit.warnings),
+            model=name,
+            dataset=table.fingerprint,
+        )
+        table.write_parquet(out / PAIRS)
+        write_issues(out / ISSUES, rows)
+        page = write_report(out, rows, summary, thumbnail_loader(judged))
+        write_summary(out / SUMMARY, summary)  # last: an audit with a summary is whole
+    return AuditOutcome(rows, summary, {why: count for why, count in unjudged.items() if count}, page)
+
+
+def choose_splits(table: PairTable, splits: Sequence[str] | None) -> PairTable:
+    if splits is None:
+        return table
+    wanted = [table.split(name) for name in splits]  # an unknown name is an error that lists the known ones
+    if not wanted:
+        raise ConfigError("splits: the list is empty", fix=f"choose among {', '.join(table.splits())}")
+    return table.filter(np.isin(np.array(table.column("split"), dtype=object), list(splits)))
+
+
+def look(table: PairTable) -> Looked:
+    """Read every picture once: which cannot be read, which show the same."""
+    pictures, problems = look_at_pictures(table, table.name, workers=2)
+    id_of = dict(zip(table.column("image"), table.column("image_id"), strict=True))
+    copies = []
+    for members in copy_sets(pictures):
+        images = tuple(dict.fromkeys(id_of[pictures.images[member]] for member in members))
+        if len(images) > 1:
+            copies.append(images)
+    return Looked(tuple(dict.fromkeys(problem.image for problem in problems)), tuple(copies))
+
+
+def usable_rows(table: PairTable, unreadable: Sequence[str]) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
+    """(N,) bool: pairs with a picture and words; and how many are left out, by reason."""
+    has_words = np.array([any(map(str.isalnum, caption)) for caption in table.captions], dtype=bool)
+    missing = set(unreadable)
+    readable = np.array([image not in missing for image in table.column("image")], dtype=bool)
+    left_out = {
+        "with an image that cannot be read": int((~readable).sum()),
+        "with a caption without words": int((readable & ~has_words).sum()),
+    }
+    return has_words & readable, left_out
+
+
+def require_contrast(judged: PairTable, given: PairTable) -> None:
+    """A pair can be judged only against wrong pairs: there must be two images with different captions."""
+    images, captions = len(judged.first_rows) if len(judged) else 0, len(set(judged.captions))
+    if images > 1 and captions > 1:
+        return
+    counted = f"{given.name}: of {len(given):,} pairs {len(judged):,} can be looked at"
+    raise DataError(
+        f"{counted}, with {images} image{'s' if images != 1 else ''} and {captions} different "
+        f"caption{'s' if captions != 1 else ''}: nothing can be judged",
+        fix="an audit compares captions among images: give at least two images with different captions"
+        + ("" if len(judged) else ", and check the image folder (--images)"),
+    )
+
+
+def duplicate_pairs(table: PairTable) -> int:
+    """Pairs whose image carries the same caption once more."""
+    keys = np.stack([table.image_codes, table.caption_codes], axis=1)  # (N, 2)
+    return len(table) - len(np.unique(keys, axis=0))
+
+
+def judged_by_folds(
+    table: PairTable,
+    out: Path,
+    config: AuditConfig,
+    copies: Sequence[Sequence[str]],
+    warnings: list[str],
+) -> tuple[list[JudgedPart], str]:
+    """Train a judge for every fold and let it judge."""
+    code_of = dict(zip(table.column("image_id"), table.image_codes.tolist(), strict=True))
+    sets = [[code_of[image] for image in members if image in code_of] for members in copies]
+    parts: list[JudgedPart] = []
+    for judge in fold_judges(table, out / "folds", config.crossfit, [one for one in sets if len(one) > 1]):
+        log.info("fold %d of %d judges %d pairs", len(parts) + 1, config.crossfit.folds, len(judge.rows))
+        if not parts:
+            warnings += language_warnings(judge.retriever, table)
+        parts.append(_judged(judge.retriever, table, judge.rows, config))
+    model = training_settings(table, config.crossfit).model
+    return parts, f"{len(parts)} judges trained on the dataset, {model.vision} + {model.text}"
+
+
+def judged_by_given(
+    table: PairTable, model: Path, config: AuditConfig, warnings: list[str]
+) -> list[JudgedPart]:
+    retriever = Retriever.load(model)
+    warnings += language_warnings(retriever, table)
+    return [_judged(retriever, table, np.arange(len(table)), config)]
+
+
+def _judged(
+    retriever: Retriever, table: PairTable, rows: npt.NDArray[np.int64], config: AuditConfig
+) -> JudgedPart:
+    device = pick_device(config.crossfit.device)
+    pictures = open_pictures(table.take(rows), retriever.config.image_size, device)
+    return judged_by_model(retriever.to(device).eval(), table, rows, pictures, seed=config.crossfit.seed)
+
+
+def judged_by_embeddings(
+    table: PairTable, stored: ClipEmbeddings, matched: npt.NDArray[np.int64], config: AuditConfig
+) -> JudgedPart:
+    """Judge by stored embeddings; `matched` (N,) is the stored row of each pair."""
+    firsts = np.unique(table.caption_codes, return_index=True)[1]
+    image_rows = stored.table.image_codes[matched[table.first_rows]]
+    caption_rows = stored.table.caption_codes[matched[firsts]]
+    images = unit_rows(stored.images[image_rows], "img_emb")
+    captions = unit_rows(stored.captions[caption_rows], "text_emb")
+    image_of, caption_of = torch.from_numpy(table.image_codes), torch.from_numpy(table.caption_codes)
+    evidence = embedding_evidence(images, captions, image_of, caption_of, seed=config.crossfit.seed)
+    return JudgedPart(
+        np.arange(len(table)), captions, images, caption_of, image_of, distinct_captions(table), evidence
+    )
+
+
+def language_warnings(retriever: Retriever, table: PairTable) -> list[str]:
+    """Whether the judge can read the captions at all."""
+    texts = distinct_captions(table)
+    unknown = unknown_words(retriever, texts)
+    letters = [letter for text in texts[:2000] for letter in text if letter.isalpha()]
+    foreign = sum(not letter.isascii() for letter in letters) / max(len(letters), 1)
+    said = []
+    if unknown > MANY_UNKNOWN:
+        said.append(f"{unknown:.0%} of the words are unknown to the judge's text encoder: trust it less")
+    if foreign > 0.5 and retriever.config.text != "tiny":
+        said.append(
+            f"most letters of the captions are not Latin, and {retriever.config.text} may not read them: "
+            "use a multilingual model (--model), or --crossfit.encoders tiny, which learns the words anew"
+        )
+    return said
+
+
+def thumbnail_loader(table: PairTable) -> LoadThumbnail:
+    """Pictures by the name in the `image` column, None where one cannot be read."""
+    row_of = {name: row for row, name in reversed(list(enumerate(table.column("image"))))}
+
+    def load(name: str) -> Image.Image | None:
+        try:
+            return load_pair_image(table, row_of[name])
+        except ImageError:
+            return None
+
+    return load
+
+
+def _unjudged_warnings(unjudged: dict[str, int]) -> list[str]:
+    return [f"{count:,} pairs {why} were not judged" for why, count in unjudged.items() if count]

@@ -1,0 +1,202 @@
+"""The cleaned dataset: what the audit and its reviewer decided, applied to the pairs.
+
+The audited pairs are never changed. A cleaned table is a new one with three more columns: `provenance` says
+what became of each pair, `original_caption` what it said before (null where it says the same), `p_match` what
+the audit believed (null where it was not judged). Policy "weight" adds `weight`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from pmpguard.audit.rows import AuditRow
+from pmpguard.data.pairs import PairTable
+from pmpguard.data.text import normalise_caption
+from pmpguard.errors import DataError, PmpguardError
+from pmpguard.files import read_json, write_atomic
+
+Policy = Literal["drop", "rematch", "weight"]
+ACTIONS = ("keep", "drop", "accept", "edit")
+KEPT, DROPPED, REMATCHED, WEIGHTED = "kept", "dropped", "rematched", "weighted"
+NOT_JUDGED, REVIEWED_KEPT, REVIEWED_DROPPED = "not judged", "kept by reviewer", "dropped by reviewer"
+ACCEPTED, EDITED = "proposal accepted by reviewer", "edited by reviewer"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a reviewer decided about one pair; `caption` replaces its caption under accept and edit."""
+
+    action: str
+    caption: str | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happens to one pair. `caption` is None when it is dropped."""
+
+    provenance: str
+    caption: str | None
+    source_pair: str = ""
+
+
+@dataclass(frozen=True)
+class CleanedPairs:
+    """The cleaned table and what became of every pair of the audited one, in its order."""
+
+    table: PairTable
+    changes: tuple[Change, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(Counter(change.provenance for change in self.changes))
+
+
+def read_decisions(path: Path, fingerprint: str, pair_ids: Sequence[str]) -> dict[str, Decision]:
+    """The decisions saved from a report's page; refused when they are about another dataset."""
+    try:
+        content = read_json(path)
+    except PmpguardError as error:
+        raise DataError(error.message, fix="save the decisions again from the report's page") from error
+    if not isinstance(content, dict) or not isinstance(content.get("decisions"), dict):
+        raise DataError(f"{path}: no decisions in it", fix="save them from the report's page")
+    if content.get("dataset") != fingerprint:
+        raise DataError(
+            f"{path}: made for dataset {str(content.get('dataset'))[:16]}, this one is {fingerprint[:16]}",
+            fix="use the decisions that were saved from this report's page",
+        )
+    known = set(pair_ids)
+    return {pair: _decision(f"{path}: pair {pair!r}", pair, value, known)
+            for pair, value in content["decisions"].items()}  # fmt: skip
+
+
+def _decision(where: str, pair: str, value: Any, known: set[str]) -> Decision:
+    if pair not in known:
+        raise DataError(f"{where}: not a pair of this dataset", fix="remove it")
+    action = value.get("action") if isinstance(value, dict) else None
+    if action not in ACTIONS:
+        raise DataError(f"{where}: action is {action!r}", fix=f"one of {', '.join(ACTIONS)}")
+    caption = value.get("caption")
+    if caption is not None and not isinstance(caption, str):
+        raise DataError(f"{where}: caption is not text")
+    if action == "edit" and not normalise_caption(caption or ""):
+        raise DataError(f"{where}: edited, but there is no caption", fix="write one, or drop the pair")
+    return Decision(action, caption)
+
+
+def clean_pairs(
+    table: PairTable,
+    rows: Sequence[AuditRow],
+    policy: Policy,
+    decisions: Mapping[str, Decision] | None = None,
+    *,
+    min_probability: float = 0.5,
+) -> CleanedPairs:
+    """Apply the policy to every pair judged wrong, and decisions to the pairs they are about.
+
+    `rematch` replaces a wrong caption by the best proposal if that is at least `min_probability` sure, and
+    else drops the pair. Pairs that were not judged stay.
+    """
+    judged = {row.pair_id: row for row in rows}
+    decided = decisions or {}
+    changes = []
+    for pair, caption in zip(table.column("pair_id"), table.captions, strict=True):
+        row = judged.get(pair)
+        if row is not None and row.caption != caption:
+            raise DataError(
+                f"pair {pair!r}: the audit judged {row.caption!r}, the dataset has {caption!r}",
+                fix="audit the dataset again",
+            )
+        if pair in decided:
+            changes.append(_reviewed(pair, caption, row, decided[pair]))
+        else:
+            changes.append(_by_policy(caption, row, policy, min_probability))
+    return CleanedPairs(_cleaned_table(table, judged, changes, policy), tuple(changes))
+
+
+def _reviewed(pair: str, caption: str, row: AuditRow | None, decision: Decision) -> Change:
+    if decision.action == "drop":
+        return Change(REVIEWED_DROPPED, None)
+    if decision.action == "keep":
+        return Change(REVIEWED_KEPT, caption)
+    proposals = row.proposals if row is not None else ()
+    if decision.action == "edit":
+        return Change(EDITED, normalise_caption(decision.caption or ""))
+    chosen = decision.caption or (proposals[0].caption if proposals else None)
+    if chosen is None:
+        raise DataError(f"pair {pair!r}: a proposal was accepted, but there is none", fix="edit the pair")
+    source = next((one.source_pair for one in proposals if one.caption == chosen), "")
+    return Change(ACCEPTED, chosen, source)
+
+
+def _by_policy(caption: str, row: AuditRow | None, policy: Policy, min_probability: float) -> Change:
+    if row is None:
+        return Change(NOT_JUDGED, caption)
+    if policy == "weight":
+        return Change(WEIGHTED, caption)
+    if not row.flag:
+        return Change(KEPT, caption)
+    if policy == "rematch" and row.proposals and row.proposals[0].p_match >= min_probability:
+        return Change(REMATCHED, row.proposals[0].caption, row.proposals[0].source_pair)
+    return Change(DROPPED, None)
+
+
+def _cleaned_table(
+    table: PairTable, judged: Mapping[str, AuditRow], changes: Sequence[Change], policy: Policy
+) -> PairTable:
+    stays = np.array([change.caption is not None for change in changes], dtype=bool)
+    if not stays.any():
+        raise DataError(f"{table.name}: no pair is left", fix="choose policy weight, or keep some pairs")
+    kept = [change for change in changes if change.caption is not None]
+    result = table.filter(stays)
+    before, pairs = result.captions, result.column("pair_id")
+    now = [change.caption for change in kept]
+    p_match = [judged[pair].p_match if pair in judged else None for pair in pairs]
+    provenance = [f"{c.provenance} from {c.source_pair}" if c.source_pair else c.provenance for c in kept]
+    original = [old if old != new else None for old, new in zip(before, now, strict=True)]
+    result = result.with_column("caption", pa.array(now, pa.string()))
+    result = result.with_column("provenance", pa.array(provenance, pa.string()))
+    result = result.with_column("original_caption", pa.array(original, pa.string()))
+    result = result.with_column("p_match", pa.array(p_match, pa.float64()))
+    if policy == "weight":
+        weights = [
+            1.0 if p is None or change.provenance != WEIGHTED else p
+            for p, change in zip(p_match, kept, strict=True)
+        ]
+        result = result.with_column("weight", pa.array(weights, pa.float64()))
+    return result
+
+
+def write_difference(target: Path, table: PairTable, cleaned: CleanedPairs) -> tuple[Path, Path]:
+    """What changed, for machines (`.diff.csv`) and for people (`.diff.txt`), beside the cleaned dataset."""
+    ids, images, captions = table.column("pair_id"), table.column("image"), table.captions
+    rows = [
+        (pair, image, change, before)
+        for pair, image, before, change in zip(ids, images, captions, cleaned.changes, strict=True)
+        if change.caption != before or change.provenance in (REVIEWED_KEPT, EDITED, ACCEPTED)
+    ]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(("pair_id", "image", "change", "before", "after", "source_pair"))
+    for pair, image, change, before in rows:
+        writer.writerow((pair, image, change.provenance, before, change.caption or "", change.source_pair))
+    lines = [f"{table.name}: {len(table):,} pairs before, {len(cleaned.table):,} after"]
+    lines += [f"  {provenance}: {count:,}" for provenance, count in cleaned.counts.items()]
+    for pair, image, change, before in rows:
+        lines += ["", f"{pair} ({image}): {change.provenance}", f"- {before}"]
+        if change.caption is not None and change.caption != before:
+            lines.append(
+                f"+ {change.caption}" + (f"   (from {change.source_pair})" if change.source_pair else "")
+            )
+    machine, human = (target.with_name(f"{target.name}.diff.{kind}") for kind in ("csv", "txt"))
+    write_atomic(machine, buffer.getvalue())
+    write_atomic(human, "\n".join(lines) + "\n")
+    return machine, human

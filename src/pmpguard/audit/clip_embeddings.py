@@ -1,0 +1,101 @@
+"""Embeddings as clip-retrieval writes them: `img_emb/*.npy`, `text_emb/*.npy`, `metadata/*.parquet`.
+
+Row i of the three is one pair. Arrays are mapped, never unpickled, and may be float16.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pmpguard.data.pair_rows import CAPTION_NAMES, IMAGE_NAMES
+from pmpguard.data.pairs import PairTable
+from pmpguard.errors import DataError
+
+ImageKey = tuple[str, str]  # file name of the picture, caption
+
+
+@dataclass(frozen=True)
+class ClipEmbeddings:
+    """Pairs with the embedding of each distinct picture and of each distinct caption, by code."""
+
+    table: PairTable
+    images: npt.NDArray[np.floating]  # (I, d)
+    captions: npt.NDArray[np.floating]  # (C, d)
+
+
+def read_clip_embeddings(folder: Path) -> ClipEmbeddings:
+    """Read a folder of embeddings together with its metadata, which names picture and caption."""
+    images, captions = _read_arrays(folder / "img_emb"), _read_arrays(folder / "text_emb")
+    table = _read_metadata(folder / "metadata")
+    counts = {"img_emb": len(images), "text_emb": len(captions), "metadata": len(table)}
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        raise DataError(f"{folder}: rows do not pair up: {said}", fix="embed once more, all three together")
+    first_captions = np.unique(table.caption_codes, return_index=True)[1]
+    return ClipEmbeddings(table, images[table.first_rows], captions[first_captions])
+
+
+def match_pairs(table: PairTable, embedded: PairTable) -> npt.NDArray[np.int64]:
+    """(N,) the row of `embedded` that is each pair of `table`, by file name and caption; -1 where none is."""
+    row_of: dict[ImageKey, int] = {}
+    for row, key in enumerate(_keys(embedded)):
+        row_of.setdefault(key, row)
+    return np.array([row_of.get(key, -1) for key in _keys(table)], dtype=np.int64)
+
+
+def _keys(table: PairTable) -> list[ImageKey]:
+    names = [PurePosixPath(name.rpartition("#")[2]).name for name in table.column("image")]
+    return list(zip(names, table.captions, strict=True))
+
+
+def _numbered(files: list[Path]) -> list[Path]:
+    """By the numbers in their names: img_emb_2 before img_emb_10."""
+    return sorted(files, key=lambda file: [int(number) for number in re.findall(r"\d+", file.name)])
+
+
+def _read_arrays(folder: Path) -> npt.NDArray[np.floating]:
+    files = _numbered(list(folder.glob("*.npy"))) if folder.is_dir() else []
+    if not files:
+        raise DataError(f"{folder}: no .npy files", fix="give a folder with img_emb, text_emb and metadata")
+    parts: list[npt.NDArray[np.floating]] = []
+    for file in files:
+        try:
+            array = np.load(file, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise DataError(f"{file}: not a plain .npy array ({error})", fix="embed it again") from error
+        if array.ndim != 2 or not np.issubdtype(array.dtype, np.floating):
+            raise DataError(f"{file}: holds {array.dtype} of shape {array.shape}, expected rows of numbers")
+        if parts and array.shape[1] != parts[0].shape[1]:
+            raise DataError(
+                f"{file}: {array.shape[1]} dimensions, but {files[0].name} has {parts[0].shape[1]}",
+                fix="all parts must come from one model",
+            )
+        parts.append(array)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _read_metadata(folder: Path) -> PairTable:
+    files = _numbered(list(folder.glob("*.parquet"))) if folder.is_dir() else []
+    if not files:
+        raise DataError(
+            f"{folder}: no .parquet files", fix="embed with metadata, or call audit_embeddings from Python"
+        )
+    try:
+        tables = [pq.read_table(file) for file in files]
+        merged = pa.concat_tables(tables, promote_options="default")
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{folder}: not readable as parquet ({error})") from error
+    names = {}
+    for wanted, known in (("image", ("image_path", *IMAGE_NAMES)), ("caption", CAPTION_NAMES)):
+        found = next((name for name in known if name in merged.column_names), None)
+        if found is None:
+            raise DataError(f"{files[0]}: no column for the {wanted}", fix=f"found {merged.column_names}")
+        names[wanted] = merged[found]
+    return PairTable.from_columns(pa.table(names), folder.parent, folder.parent.name, str(folder))

@@ -1,0 +1,261 @@
+"""Evidence about every pair from two matrices of embeddings, and verdicts from the evidence.
+
+Up to four parts, each for labelled pairs and, by the same computation, for deliberately wrong ones:
+
+* score: the cosine of caption and image, standardised by what both score in general;
+* agreement: how well the caption agrees with the image's other captions, where images have several;
+* neighbours: how well it says what is said of the pictures that look alike;
+* anything else the caller measures pair by pair (`more`).
+
+A discriminant makes one number of them (see `catching/discriminant.py`), the mixture a probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pmpguard.audit.scores import Array, ScoreAudit, audit_scores
+from pmpguard.catching.agreement import agreement, rows_of_images
+from pmpguard.catching.discriminant import Discriminant, refined_discriminant
+from pmpguard.catching.evidence import Numbers, draw_wrong_pairs, pair_numbers, pooled_statistics
+from pmpguard.catching.mixture import fit_match_mixture
+from pmpguard.catching.neighbours import neighbour_consensus
+from pmpguard.errors import DataError
+
+# (captions (P,), images (P,), rows left out (P,)) -> (P,): more of it speaks for a match
+Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
+SCORE, AGREEMENT, NEIGHBOURS = "score", "agreement", "neighbours"
+SURELY_WRONG = 0.1
+CHUNK = 65_536
+
+
+@dataclass(frozen=True)
+class PairEvidence:
+    """All parts for one set of embeddings; every part is 0 on average, and deviates by 1, on wrong pairs."""
+
+    names: tuple[str, ...]
+    labelled: Array  # (N, K)
+    wrong: Array  # (M, K)
+    image_of: Numbers  # (N,)
+    measure: Callable[[Tensor, Tensor, Tensor], Array]  # (captions, images, rows left out) -> (P, K)
+
+
+@dataclass(frozen=True)
+class EmbeddingAudit:
+    """Verdicts with the parts they rest on; `judge` gives p(match) of any evidence (P, K)."""
+
+    verdicts: ScoreAudit
+    names: tuple[str, ...]
+    parts: Array  # (N, K)
+    combined: Array  # (N,)
+    judge: Callable[[Array], Array]
+    warnings: tuple[str, ...] = ()
+
+
+def audit_embeddings(
+    images: npt.ArrayLike | Tensor,
+    captions: npt.ArrayLike | Tensor,
+    image_of: npt.ArrayLike | Tensor | None = None,
+    caption_of: npt.ArrayLike | Tensor | None = None,
+    *,
+    bootstrap: int = 100,
+    seed: int = 0,
+) -> EmbeddingAudit:
+    """Judge pairs by embeddings of any model with a common space, such as any CLIP.
+
+    images (I, d) and captions (C, d); pair r is caption `caption_of[r]` with image `image_of[r]`, by default
+    caption r with image r. Equal captions, and equal images, should share a number: two pictures of one
+    number are never taken for a wrong pair.
+    """
+    evidence = embedding_evidence(images, captions, image_of, caption_of, seed=seed)
+    return judge_evidence([evidence], bootstrap=bootstrap, seed=seed)
+
+
+@torch.no_grad()
+def embedding_evidence(
+    images: npt.ArrayLike | Tensor,
+    captions: npt.ArrayLike | Tensor,
+    image_of: npt.ArrayLike | Tensor | None = None,
+    caption_of: npt.ArrayLike | Tensor | None = None,
+    *,
+    more: Mapping[str, Measure] | None = None,
+    mismatched_count: int | None = None,
+    seed: int = 0,
+) -> PairEvidence:
+    """The parts of every labelled pair and of deliberately wrong ones; see `audit_embeddings`."""
+    pictures, texts = unit_rows(images, "images"), unit_rows(captions, "captions")
+    if pictures.shape[1] != texts.shape[1]:
+        raise DataError(
+            f"images have {pictures.shape[1]} dimensions but captions {texts.shape[1]}",
+            fix="both must come from one model with a common space",
+        )
+    rows_given = np.arange(len(texts)) if caption_of is None else caption_of
+    pairs = pair_numbers(
+        rows_given, np.arange(len(texts)) if image_of is None else image_of, len(texts), len(pictures)
+    )
+    device = texts.device
+    of_caption, of_image = (torch.from_numpy(numbers).to(device) for numbers in pairs)  # (N,)
+    drawn = draw_wrong_pairs(*pairs, mismatched_count, seed)
+    wrong_captions, wrong_images = (torch.from_numpy(numbers).to(device) for numbers in drawn)  # (M,)
+    draws = torch.from_numpy(np.random.default_rng([seed, 2]).random(len(wrong_images)))
+    places = rows_of_images(of_image, wrong_images, draws)  # (M,) whose place the wrong caption takes
+
+    measures = _measures(pictures, texts, of_caption, of_image)
+    measures.update(more or {})
+    wrong_parts = _measured(measures, wrong_captions, wrong_images, places)  # (M, K)
+    centre, scale = wrong_parts.mean(0), wrong_parts.std(0)
+    scale = np.where(scale > 1e-12, scale, 1.0)
+
+    def measure(some_captions: Tensor, some_images: Tensor, left_out: Tensor) -> Array:
+        found: Array = (_measured(measures, some_captions, some_images, left_out) - centre) / scale
+        return found
+
+    own_rows = torch.arange(len(of_caption), device=device)
+    return PairEvidence(
+        tuple(measures),
+        measure(of_caption, of_image, own_rows),
+        (wrong_parts - centre) / scale,
+        pairs[1],
+        measure,
+    )
+
+
+def _measures(pictures: Tensor, texts: Tensor, of_caption: Tensor, of_image: Tensor) -> dict[str, Measure]:
+    """Score and neighbours always; agreement where an image has several captions."""
+    statistics = pooled_statistics(texts, pictures)
+    # what all captions have in common says nothing about agreement, nor what all pictures look like
+    centred = normalize(texts - texts.mean(0), dim=1)  # (C, d)
+    looks = normalize(pictures - pictures.mean(0), dim=1)  # (I, d)
+    consensus = neighbour_consensus(looks, centred, of_caption, of_image)  # (I, d)
+    consensus_statistics = pooled_statistics(centred, consensus)
+
+    def score(captions: Tensor, images: Tensor, _: Tensor) -> Tensor:
+        cosines = (texts[captions] * pictures[images]).sum(-1)
+        return statistics.standardise(cosines, captions, images)
+
+    def neighbours(captions: Tensor, images: Tensor, _: Tensor) -> Tensor:
+        cosines = (centred[captions] * consensus[images]).sum(-1)
+        return consensus_statistics.standardise(cosines, captions, images)
+
+    measures: dict[str, Measure] = {SCORE: score, NEIGHBOURS: neighbours}
+    counts = torch.bincount(of_image)[of_image]  # (N,)
+    if bool((counts > 1).any()):
+        rows = torch.arange(len(of_caption), device=of_caption.device)
+        several = counts > 1
+        answered = agreement(
+            centred, of_caption, of_image, of_caption[several], of_image[several], rows[several]
+        )
+        level = float(answered.mean()) / 2  # of pairs that nothing can be said about: between wrong and right
+
+        def agree(captions: Tensor, images: Tensor, left_out: Tensor) -> Tensor:
+            return agreement(centred, of_caption, of_image, captions, images, left_out, level)
+
+        measures[AGREEMENT] = agree
+    return measures
+
+
+def _measured(measures: Mapping[str, Measure], captions: Tensor, images: Tensor, left_out: Tensor) -> Array:
+    """(P, K) raw parts, some pairs at a time."""
+    parts = [
+        torch.stack([measure(*some).double() for measure in measures.values()], dim=1).cpu().numpy()
+        for some in zip(*(torch.split(x, CHUNK) for x in (captions, images, left_out)), strict=True)
+    ]
+    return np.concatenate(parts) if parts else np.empty((0, len(measures)))
+
+
+def judge_evidence(
+    evidences: Sequence[PairEvidence], *, bootstrap: int = 100, seed: int = 0
+) -> EmbeddingAudit:
+    """One set of verdicts on the pairs of several sets of embeddings (folds), in the order given.
+
+    Captions of one image may be wrong together, when a picture was exchanged: then they agree with each other
+    and agreement proves nothing. `wrong_together` looks for it, and agreement is left out if so.
+    """
+    names = tuple(name for name in evidences[0].names if all(name in other.names for other in evidences))
+    columns = [[evidence.names.index(name) for name in names] for evidence in evidences]
+    chosen = [(e.labelled[:, c], e.wrong[:, c]) for e, c in zip(evidences, columns, strict=True)]
+    labelled, wrong = (np.concatenate(parts) for parts in zip(*chosen, strict=True))  # (N, K), (M, K)
+    warnings = []
+    used = np.ones(len(names), bool)
+    if AGREEMENT in names:
+        score, agree = names.index(SCORE), names.index(AGREEMENT)
+        offsets = np.cumsum([0, *(int(evidence.image_of.max()) + 1 for evidence in evidences[:-1])])
+        image_of = np.concatenate([e.image_of + o for e, o in zip(evidences, offsets, strict=True)])
+        alone = fit_match_mixture(labelled[:, score], wrong[:, score], bootstrap=0)
+        if wrong_together(alone.p_match, image_of, labelled[:, agree], wrong[:, agree]):
+            used[agree] = False
+            warnings.append(
+                "captions of one image seem to be wrong together (pictures exchanged?): their agreement with "
+                "each other was not counted"
+            )
+    discriminant = refined_discriminant(labelled[:, used], wrong[:, used])
+    combined = discriminant(labelled[:, used])
+    verdicts = audit_scores(combined, discriminant(wrong[:, used]), bootstrap=bootstrap, seed=seed)
+    return EmbeddingAudit(
+        replace(verdicts, warnings=()),
+        names,
+        labelled,
+        combined,
+        _judge(discriminant, verdicts, evidences[0].names, names, used),
+        (*warnings, *verdicts.warnings),
+    )
+
+
+def _judge(
+    discriminant: Discriminant,
+    verdicts: ScoreAudit,
+    given: tuple[str, ...],
+    names: tuple[str, ...],
+    used: npt.NDArray[np.bool_],
+) -> Callable[[Array], Array]:
+    columns = [given.index(name) for name, wanted in zip(names, used, strict=True) if wanted]
+
+    def judge(parts: Array) -> Array:
+        return verdicts.mixture.posterior(discriminant(parts[:, columns]))
+
+    return judge
+
+
+def wrong_together(p_match: Array, image_of: Numbers, labelled: Array, wrong: Array) -> bool:
+    """Whether the pairs that score like wrong ones agree with siblings that do so, too.
+
+    p_match (N,) by the score alone; labelled (N,) and wrong (M,) agreement. Captions made wrong one by one
+    agree with nothing. Right captions that the model does not understand agree with siblings it does
+    understand. Only where both fail are whole images wrong.
+    """
+    suspects = p_match < SURELY_WRONG
+    images = int(image_of.max()) + 1
+    counts = np.bincount(image_of, minlength=images)[image_of]  # (N,)
+    suspects &= counts > 1
+    if suspects.sum() < 20:
+        return False
+    totals = np.bincount(image_of, weights=p_match, minlength=images)[image_of]
+    siblings = (totals - p_match) / np.maximum(counts - 1, 1)  # (N,) mean p(match) of the other captions
+    agreeing = labelled[suspects] > np.quantile(wrong, 0.9)
+    excess = (agreeing.mean() - 0.1) / 0.9  # beyond what random captions reach
+    distrusted = siblings[suspects][agreeing].mean() < 0.5 * p_match.mean() if agreeing.any() else False
+    return bool(excess > 0.3 and distrusted)
+
+
+def unit_rows(values: npt.ArrayLike | Tensor, name: str) -> Tensor:
+    """A float32 matrix of unit rows; an error names the first row that is not finite or has no length."""
+    given = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float32))
+    matrix: Tensor = given.float()
+    if matrix.ndim != 2 or not matrix.numel():
+        raise DataError(f"{name}: shape {tuple(matrix.shape)}, expected (number, dimensions)")
+    lengths = matrix.norm(dim=1)  # (N,)
+    bad = (~(lengths.isfinite() & (lengths > 0))).nonzero()
+    if len(bad):
+        raise DataError(
+            f"{name} row {int(bad[0])}: not finite or all zero ({len(bad)} such rows)",
+            fix="embed them again or leave their pairs out",
+        )
+    scaled: Tensor = matrix / lengths[:, None]
+    return scaled

@@ -1,0 +1,126 @@
+"""What an audit leaves on disk for machines: `issues.parquet` and `summary.json`.
+
+One row of `issues.parquet` for every judged pair, the most suspicious first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal, WordVerdict
+from pmpguard.config import from_dict, to_dict
+from pmpguard.data.text_files import atomic_output
+from pmpguard.errors import DataError
+from pmpguard.files import read_json, write_json
+
+ISSUES, SUMMARY, PAIRS = "issues.parquet", "summary.json", "pairs.parquet"
+WORD = pa.struct(
+    [
+        ("start", pa.int32()),
+        ("stop", pa.int32()),
+        ("support", pa.float32()),
+        ("wrong", pa.bool_()),
+        ("regions", pa.list_(pa.float32())),
+    ]
+)
+PROPOSAL = pa.struct(
+    [
+        ("caption", pa.string()),
+        ("p_match", pa.float64()),
+        ("source_pair", pa.string()),
+        ("words", pa.list_(WORD)),
+    ]
+)
+
+
+def write_issues(path: Path, rows: Sequence[AuditRow]) -> None:
+    """Write the rows in order of their ranks, in one step."""
+    ordered = sorted(rows, key=lambda row: row.rank)
+    names = sorted({name for row in ordered for name in row.evidence}) or ["score"]  # parquet needs a field
+    evidence = pa.struct([(name, pa.float64()) for name in names])
+    columns = {
+        "pair_id": pa.array([row.pair_id for row in ordered], pa.string()),
+        "image": pa.array([row.image for row in ordered], pa.string()),
+        "caption": pa.array([row.caption for row in ordered], pa.string()),
+        "split": pa.array([row.split for row in ordered], pa.string()),
+        "label": pa.array([row.label for row in ordered], pa.string()),
+        "p_match": pa.array([row.p_match for row in ordered], pa.float64()),
+        "flag": pa.array([row.flag for row in ordered], pa.bool_()),
+        "rank": pa.array([row.rank for row in ordered], pa.int64()),
+        "evidence": pa.array([dict(row.evidence) for row in ordered], evidence),
+        "words": pa.array([_words(row.words) for row in ordered], pa.list_(WORD)),
+        "grid": pa.array([row.grid for row in ordered], pa.list_(pa.int32(), 2)),
+        "proposals": pa.array([_proposals(row) for row in ordered], pa.list_(PROPOSAL)),
+    }
+    with atomic_output(path) as stream:
+        pq.write_table(pa.table(columns), stream, compression="zstd")
+
+
+def _words(words: Sequence[WordVerdict]) -> list[dict[str, Any]]:
+    return [
+        {"start": word.start, "stop": word.stop, "support": word.support, "wrong": word.wrong,
+         "regions": word.regions}
+        for word in words
+    ]  # fmt: skip
+
+
+def _proposals(row: AuditRow) -> list[dict[str, Any]]:
+    return [
+        {"caption": one.caption, "p_match": one.p_match, "source_pair": one.source_pair,
+         "words": _words(one.words)}
+        for one in row.proposals
+    ]  # fmt: skip
+
+
+def read_issues(path: Path) -> list[AuditRow]:
+    """The rows of an audit, the most suspicious first."""
+    if not path.is_file():
+        raise DataError(f"{path}: file not found", fix="give the folder that `pmpguard audit` wrote")
+    try:
+        records = pq.read_table(path).to_pylist()
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path}: not readable ({error})", fix="run the audit again") from error
+    try:
+        return [_row(record) for record in records]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path}: not the issues of an audit ({error})", fix="run the audit again") from error
+
+
+def _row(record: dict[str, Any]) -> AuditRow:
+    return AuditRow(
+        **{name: record[name] for name in ("pair_id", "image", "caption", "split", "label")},
+        p_match=record["p_match"],
+        flag=record["flag"],
+        rank=record["rank"],
+        evidence={name: value for name, value in record["evidence"].items() if value is not None},
+        words=_read_words(record["words"]),
+        grid=(record["grid"][0], record["grid"][1]),
+        proposals=tuple(
+            Proposal(one["caption"], one["p_match"], one["source_pair"], _read_words(one["words"]))
+            for one in record["proposals"]
+        ),
+    )
+
+
+def _read_words(records: Sequence[dict[str, Any]]) -> tuple[WordVerdict, ...]:
+    return tuple(
+        WordVerdict(word["start"], word["stop"], word["support"], word["wrong"], tuple(word["regions"]))
+        for word in records
+    )
+
+
+def write_summary(path: Path, summary: AuditSummary) -> None:
+    write_json(path, to_dict(summary))
+
+
+def read_summary(path: Path) -> AuditSummary:
+    if not path.is_file():
+        raise DataError(
+            f"{path}: file not found", fix="give the folder of a finished audit, or run the audit again"
+        )
+    return from_dict(AuditSummary, read_json(path), str(path))

@@ -1,0 +1,228 @@
+"""From models to verdicts: encode what each model may judge, weigh the evidence, look at words, propose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from pmpguard.audit.embeddings import (
+    EmbeddingAudit,
+    Measure,
+    PairEvidence,
+    embedding_evidence,
+    judge_evidence,
+)
+from pmpguard.audit.proposals import propose_for_rows
+from pmpguard.audit.rows import AuditRow, Proposal, WordVerdict
+from pmpguard.audit.word_verdicts import JudgedWords, judge_words
+from pmpguard.audit.words import PictureWords, WordList, WordSpan, spelling_vectors, word_spans
+from pmpguard.catching.evidence import ScoreStatistics
+from pmpguard.data.pairs import PairTable
+from pmpguard.evaluation.evaluate import PictureSource
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.retriever import Retriever
+
+Rows = npt.NDArray[np.int64]
+WORDS = "words"
+REFERENCES = 32  # captions and pictures that standardise
+BATCH = 128
+
+
+@dataclass(frozen=True)
+class JudgedPart:
+    """Some pairs as one model sees them; `words` and `pictures` are None where the model has no words."""
+
+    rows: Rows  # (N,) of the judged table
+    captions: Tensor  # (C, d) unit, each distinct caption
+    images: Tensor  # (I, d) unit, each distinct image
+    caption_of: Tensor  # (N,)
+    image_of: Tensor  # (N,)
+    texts: list[str]  # the distinct captions
+    evidence: PairEvidence
+    spans: list[tuple[WordSpan, ...]] | None = None  # of each distinct caption
+    words: WordList | None = None  # of all pairs
+    pictures: PictureWords | None = None
+    grid: tuple[int, int] = (0, 0)
+
+
+@torch.no_grad()
+def judged_by_model(
+    retriever: Retriever, table: PairTable, rows: Rows, pictures: PictureSource, *, seed: int = 0
+) -> JudgedPart:
+    """Encode the pairs `rows` of `table`, whose pictures are `pictures`, and measure the evidence."""
+    device = retriever.device
+    part = table.take(rows)
+    texts = distinct_captions(part)
+    captions = retriever.encode_texts(texts, batch_size=BATCH)
+    codes = np.arange(len(part.first_rows))
+    cuts = [codes[start : start + BATCH] for start in range(0, len(codes), BATCH)]
+    encoded = [retriever.forward_images(pixels) for pixels in pictures.batches(cuts)]
+    images = Encoded.cat(encoded).to(dtype=torch.float32)
+    caption_of, image_of = (torch.from_numpy(x).to(device) for x in (part.caption_codes, part.image_codes))
+    more = {WORDS: word_region_measure(captions, images, seed)} if "S" in retriever.config.ranking else {}
+    evidence = embedding_evidence(images.pooled, captions.pooled, image_of, caption_of, more=more, seed=seed)
+    spans = [word_spans(retriever.tokenizer, text, retriever.config.max_words) for text in texts]
+    words = WordList.of(part.captions, [spans[code] for code in part.caption_codes])
+    vectors = spelling_vectors(retriever, words.spellings)
+    return JudgedPart(
+        rows, captions.pooled, images.pooled, caption_of, image_of, texts, evidence, spans, words,
+        PictureWords.of(vectors, images.fragments.half(), seed),
+        (retriever.image_encoder.grid, retriever.image_encoder.grid),
+    )  # fmt: skip
+
+
+def word_region_measure(
+    captions: Encoded, images: Encoded, seed: int = 0, references: int = REFERENCES
+) -> Measure:
+    """How well a caption's words are found among a picture's regions: the mean of their largest cosines.
+
+    That is what decides both branches of awareness attention, at a fraction of the cost of S. Standardised by
+    what the caption gets on some reference pictures and the picture from some reference captions.
+    """
+    generator = np.random.default_rng([seed, 6])
+    some_captions, some_images = (
+        items[torch.from_numpy(np.sort(generator.permutation(len(items))[:references])).to(items.mask.device)]
+        for items in (captions, images)
+    )
+    by_caption = [mean_largest_cosines(part, some_images) for part in _split(captions)]
+    by_image = [mean_largest_cosines(some_captions, part).T for part in _split(images)]
+    (caption_mean, caption_std), (image_mean, image_std) = (
+        (values.mean(1), values.std(1, correction=0).clamp(min=1e-3))
+        for values in (torch.cat(by_caption), torch.cat(by_image))  # (C, R), (I, R)
+    )
+    statistics = ScoreStatistics(caption_mean, caption_std, image_mean, image_std)
+
+    def measure(caption_numbers: Tensor, image_numbers: Tensor, _: Tensor) -> Tensor:
+        parts = []
+        for some in zip(torch.split(caption_numbers, 256), torch.split(image_numbers, 256), strict=True):
+            mask = captions.mask[some[0]]  # (P, m)
+            regions = images.fragments[some[1]].transpose(1, 2)  # (P, d, n)
+            best = torch.bmm(captions.fragments[some[0]], regions).amax(-1)  # (P, m)
+            parts.append((best * mask).sum(1) / mask.sum(1).clamp(min=1))
+        return statistics.standardise(torch.cat(parts), caption_numbers, image_numbers)
+
+    return measure
+
+
+def mean_largest_cosines(captions: Encoded, images: Encoded) -> Tensor:
+    """(T, I): for every caption and picture the mean over words of the largest cosine with a region."""
+    words, count = captions.mask.shape[1], len(images)
+    flat = captions.fragments.flatten(0, 1) @ images.fragments.flatten(0, 1).T  # (T * m, I * n)
+    best = flat.view(len(captions), words, count, -1).amax(-1)  # (T, m, I)
+    weights = captions.mask / captions.mask.sum(1, keepdim=True).clamp(min=1)  # (T, m)
+    return torch.einsum("tmi,tm->ti", best, weights)
+
+
+def _split(items: Encoded, size: int = 256) -> list[Encoded]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def distinct_captions(table: PairTable) -> list[str]:
+    """Each caption once, in order of its code."""
+    captions = table.captions
+    return [captions[row] for row in np.unique(table.caption_codes, return_index=True)[1]]
+
+
+def judge_parts(
+    table: PairTable,
+    parts: Sequence[JudgedPart],
+    *,
+    proposals: int,
+    heat_maps: int,
+    bootstrap: int,
+    seed: int,
+) -> tuple[list[AuditRow], EmbeddingAudit]:
+    """The verdicts on every row of the parts, in order of suspicion.
+
+    Words are told for pairs judged wrong and for pairs with a wrong word, with their places in the picture
+    for the `heat_maps` most suspicious ones.
+    """
+    audit = judge_evidence([part.evidence for part in parts], bootstrap=bootstrap, seed=seed)
+    verdicts = audit.verdicts
+    captions = table.captions
+    columns = {name: table.column(name) for name in ("pair_id", "image", "split", "label")}
+    ends = np.cumsum([len(part.rows) for part in parts])
+    found = []
+    judged_words: list[JudgedWords | None] = []
+    for part, end in zip(parts, ends, strict=True):
+        here = slice(int(end) - len(part.rows), int(end))
+        judged_words.append(judge_words(part, verdicts.p_match[here]))
+    sources = _best_sources(captions, np.concatenate([part.rows for part in parts]), verdicts.p_match)
+    for part, words, end in zip(parts, judged_words, ends, strict=True):
+        start = int(end) - len(part.rows)
+        flagged = np.flatnonzero(verdicts.flag[start:end])
+        offers = _proposals(part, flagged, audit, proposals, words, sources, columns["pair_id"])
+        for place, row in enumerate(part.rows.tolist()):
+            ranked = int(verdicts.rank[start + place])
+            told = () if words is None else words.verdicts(place, with_regions=ranked <= heat_maps)
+            wrong = bool(verdicts.flag[start + place])
+            parts_of_row = zip(audit.names, audit.parts[start + place], strict=True)
+            found.append(
+                AuditRow(
+                    pair_id=columns["pair_id"][row],
+                    image=columns["image"][row],
+                    caption=captions[row],
+                    split=columns["split"][row],
+                    label=columns["label"][row] or "",
+                    p_match=float(verdicts.p_match[start + place]),
+                    flag=wrong,
+                    rank=ranked,
+                    evidence={name: round(float(value), 4) for name, value in parts_of_row},
+                    words=told if wrong or any(word.wrong for word in told) else (),
+                    grid=part.grid,
+                    proposals=offers.get(place, ()),
+                )
+            )
+    return sorted(found, key=lambda one: one.rank), audit
+
+
+def _best_sources(captions: list[str], rows: Rows, p_match: npt.NDArray[np.float64]) -> dict[str, int]:
+    """For each caption the row, of those that carry it, that most probably does so rightly."""
+    return {captions[row]: int(row) for row in rows[np.argsort(p_match, kind="stable")]}
+
+
+def _proposals(
+    part: JudgedPart,
+    flagged: Rows,
+    audit: EmbeddingAudit,
+    count: int,
+    words: JudgedWords | None,
+    sources: dict[str, int],
+    ids: list[str],
+) -> dict[int, tuple[Proposal, ...]]:
+    """By place in the part; the words of the first proposal are judged, too."""
+    if not count:
+        return {}
+    proposed = propose_for_rows(
+        part.images, part.captions, part.image_of, part.caption_of, part.evidence, audit.judge, flagged, count
+    )
+    found = {}
+    image_of = part.image_of.cpu().numpy()
+    for place, captions, chances in zip(
+        flagged.tolist(), proposed.captions.tolist(), proposed.p_match.tolist(), strict=True
+    ):
+        listed: list[Proposal] = []
+        for caption, chance in zip(captions, chances, strict=True):
+            if caption < 0:
+                continue
+            text = part.texts[caption]
+            told: tuple[WordVerdict, ...] = ()
+            if not listed and words is not None and part.spans is not None:
+                told = words.of_proposal(text, part.spans[caption], int(image_of[place]))
+            listed.append(Proposal(text, chance, ids[sources[text]], told))
+        found[place] = tuple(listed)
+    return found
+
+
+def unknown_words(retriever: Retriever, texts: Sequence[str], sample: int = 2000) -> float:
+    """The share of word pieces that the model's tokenizer does not know, in at most `sample` captions."""
+    rules = retriever.tokenizer.rules
+    unknown = getattr(rules.model, "unk_token", None)
+    number = rules.token_to_id(unknown) if unknown else None
+    pieces = [piece for text in texts[:sample] for piece in rules.encode(text, add_special_tokens=False).ids]
+    return sum(piece == number for piece in pieces) / max(len(pieces), 1) if number is not None else 0.0

@@ -1,0 +1,155 @@
+// The selected pair in full: picture, marked caption, proposals, evidence, and the caption's editor.
+
+const detail = byId("detail");
+const picture = byId("picture");
+let pinnedWord = -1; // shows its heat map until another word is chosen
+let editing = false;
+
+function showDetail() {
+  const row = selectedRow();
+  detail.hidden = row < 0;
+  if (row < 0) return;
+  pinnedWord = -1;
+  if (editing) closeEditor();
+  byId("place").textContent = `Rank ${count(audit.rank[row])} of ${count(audit.pairs.length)}`;
+  shapeCanvas(picture, row);
+  picture.setAttribute("aria-label", `Picture ${imageOf(row)}`);
+  showHeat(-1);
+  showVerdict(row);
+  markedCaption(byId("caption"), row, true);
+  showWrongWords(row);
+  showProposals(row);
+  showEvidence(row);
+  showDecision(row);
+  const names = [["pair", audit.pairs[row]], ["picture", imageOf(row)], ["class", labelOf(row)], ["split", splitOf(row)]];
+  const parts = names.filter(([, value]) => value).flatMap(([name, value]) => [make("b", "", name), ` ${value} `]);
+  fill(byId("names"), ...parts);
+  const next = view[cursor + 1];
+  if (next !== undefined && thumbnailOf(next)) sheetImage(thumbnailOf(next).sheet, true);
+}
+
+function showVerdict(row) {
+  const p = audit.p[row];
+  setMeter(byId("verdict-bar"), p, audit.flag[row] === 1);
+  byId("verdict-p").textContent = Number.isNaN(p) ? "Not judged" : percent(p);
+  byId("verdict-text").textContent = Number.isNaN(p) ? "" : "likely to match";
+  byId("verdict-chip").textContent = audit.flag[row] ? "Flagged" : "";
+}
+
+function showWrongWords(row) {
+  const {first, start, length, wrong} = audit.words;
+  const text = captionOf(row);
+  const found = [];
+  for (let word = first[row]; word < first[row + 1]; word++) {
+    if (wrong[word]) found.push(text.slice(start[word], start[word] + length[word]));
+  }
+  byId("wrong-words").textContent = found.length > 0 ? `Not found in the picture: ${found.join(", ")}` : "";
+}
+
+function showProposals(row) {
+  const proposals = proposalsOf(row);
+  byId("proposals").hidden = proposals.length === 0;
+  detail.querySelector("[data-action=accept]").disabled = proposals.length === 0;
+  const items = proposals.map((proposal, index) => {
+    const button = make("button", "proposal");
+    button.type = "button";
+    button.dataset.proposal = index;
+    const caption = make("span", "caption", proposal.caption);
+    caption.dir = "auto";
+    const meter = make("span", "meter");
+    meter.append(make("i"));
+    setMeter(meter, proposal.p, false);
+    const line = make("span", "source");
+    line.append(meter, make("span", "p", percent(proposal.p)), make("span", "from", `from ${proposal.source}`));
+    fill(button, make("kbd", "", index < 9 ? String(index + 1) : "·"), caption, line);
+    const item = make("li");
+    item.append(button);
+    return item;
+  });
+  fill(byId("proposals").querySelector("ol"), ...items);
+}
+
+function showEvidence(row) {
+  const parts = audit.evidence.filter((part) => !Number.isNaN(part.values[row]));
+  byId("evidence").hidden = parts.length === 0;
+  const items = parts.map((part) => {
+    const share = shareBelow(part, part.values[row]);
+    const meter = make("span", "meter");
+    meter.append(make("i"));
+    setMeter(meter, share, share < 0.1);
+    meter.title = `higher than ${percent(share)} of the pairs`;
+    const value = make("dd");
+    value.append(meter, make("span", "number", part.values[row].toFixed(3)));
+    value.append(make("span", "hidden", `, higher than ${percent(share)} of the pairs`));
+    const item = make("div");
+    item.append(make("dt", "", part.name.replaceAll("_", " ")), value);
+    return item;
+  });
+  fill(byId("evidence").querySelector("dl"), ...items);
+}
+
+/** What was decided about the selected pair, and what can still be undone. */
+function showDecision(row) {
+  const decision = decisionOf(row);
+  const chip = byId("decision");
+  chip.className = "chip";
+  chip.textContent = decision ? ACTIONS[decision.action] : "";
+  chip.dataset.action = decision?.action ?? "";
+  detail.dataset.action = decision?.action ?? "";
+  const replacement = byId("replacement");
+  replacement.hidden = decision?.caption === undefined;
+  replacement.querySelector("p").textContent = decision?.caption ?? "";
+  for (const button of detail.querySelectorAll(".proposal")) {
+    const isChosen = decision?.action === "accept" && button.querySelector(".caption").textContent === decision.caption;
+    button.classList.toggle("chosen", isChosen);
+  }
+  detail.querySelector("[data-action=clear]").hidden = !decision;
+  detail.querySelector("[data-action=undo]").disabled = steps.length === 0;
+}
+
+/** Paint a word's regions over the large picture; -1 falls back to the pinned word, if any. */
+function showHeat(word) {
+  const row = selectedRow();
+  const shown = word >= 0 ? word : pinnedWord;
+  paint(picture, row, shown);
+  picture.dataset.word = shown;
+  for (const element of byId("caption").querySelectorAll(".word")) {
+    element.setAttribute("aria-pressed", String(Number(element.dataset.word) === shown));
+  }
+  showLegend(row, shown);
+}
+
+function showLegend(row, word) {
+  const legend = byId("legend");
+  if (word < 0) {
+    const {first, mapped} = audit.words;
+    const canShow = mapped.subarray(first[row], first[row + 1]).includes(1);
+    const hint = thumbnailOf(row) ? (canShow ? "Point at a word to see where it is" : "") : "This picture could not be read";
+    legend.textContent = hint;
+    return;
+  }
+  const {start, length, support} = audit.words;
+  const text = captionOf(row).slice(start[word], start[word] + length[word]);
+  const name = make("q", "", text);
+  name.dir = "auto";
+  fill(legend, name, ` support ${percent(support[word] / 255)}`, audit.words.mapped[word] ? make("i", "scale") : "");
+}
+
+function openEditor() {
+  const row = selectedRow();
+  if (row < 0) return;
+  editing = true;
+  byId("editor").hidden = false;
+  byId("caption").hidden = true;
+  const field = byId("edited");
+  field.value = decisionOf(row)?.caption ?? captionOf(row);
+  field.focus();
+  field.setSelectionRange(field.value.length, field.value.length);
+}
+
+function closeEditor() {
+  editing = false;
+  byId("editor").hidden = true;
+  byId("caption").hidden = false;
+  (document.body.classList.contains("reviewing") ? detail : list).focus({preventScroll: true});
+}

@@ -1,0 +1,69 @@
+"""What an audit says about each pair and about the dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class WordVerdict:
+    """One word of a caption: `start`/`stop` are its characters; `support` in [0, 1], low means unseen.
+
+    `regions` are the word's cosines with the picture's regions, row by row from the top left, of a grid
+    `AuditRow.grid`; empty where the model has no regions.
+    """
+
+    start: int
+    stop: int
+    support: float
+    wrong: bool
+    regions: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A caption that would suit the picture better, and the pair it was taken from.
+
+    `words` may tell how far the picture bears its words out; empty where that was not asked.
+    """
+
+    caption: str
+    p_match: float
+    source_pair: str
+    words: tuple[WordVerdict, ...] = ()
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """One labelled pair. Rank 1 is the most suspicious pair of the dataset."""
+
+    pair_id: str
+    image: str
+    caption: str
+    split: str
+    label: str  # scene class, "" when unknown
+    p_match: float
+    flag: bool  # judged wrong
+    rank: int
+    evidence: Mapping[str, float] = field(default_factory=dict)  # named parts, larger speaks for a match
+    words: tuple[WordVerdict, ...] = ()
+    grid: tuple[int, int] = (0, 0)
+    proposals: tuple[Proposal, ...] = ()
+
+
+@dataclass(frozen=True)
+class AuditSummary:
+    """The dataset as a whole. `mismatch_interval` is a 95 % interval of `mismatch_rate`."""
+
+    pairs: int
+    images: int
+    flagged: int
+    mismatch_rate: float
+    mismatch_interval: tuple[float, float] | None
+    duplicate_pairs: int
+    duplicate_images: int
+    unreadable: tuple[str, ...] = ()  # images that could not be read; their pairs are not judged
+    warnings: tuple[str, ...] = ()  # what the reader of the numbers should know
+    model: str = ""  # which model judged
+    dataset: str = ""  # fingerprint of the pairs

@@ -1,0 +1,120 @@
+"""`pmpguard audit`: which captions are wrong, why, and what they should be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pmpguard.audit.audit import AuditConfig, AuditOutcome, audit_dataset
+from pmpguard.audit.clip_embeddings import read_clip_embeddings
+from pmpguard.audit.crossfit import CrossfitConfig
+from pmpguard.commands.downloads import require_dataset
+from pmpguard.config import to_dict
+from pmpguard.data.formats import read_pairs
+from pmpguard.training.loop import Interrupted
+
+USUAL = CrossfitConfig()
+PARTIAL = 3  # exit code: a report was written, but some pairs could not be judged
+SHOWN = 5
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What `pmpguard audit` prints; `exit_code` is 3 when pairs had to be left out."""
+
+    out: Path
+    outcome: AuditOutcome
+
+    @property
+    def exit_code(self) -> int:
+        return PARTIAL if self.outcome.unjudged else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "out": str(self.out),
+            "page": str(self.outcome.page),
+            "unjudged": self.outcome.unjudged,
+            "summary": to_dict(self.outcome.summary),
+        }
+
+    def as_text(self) -> str:
+        found = self.outcome.summary
+        rate = f"{found.mismatch_rate:.1%}"
+        if found.mismatch_interval is not None:
+            low, high = found.mismatch_interval
+            rate += f" (95 %: {low:.1%} to {high:.1%})"
+        lines = [
+            f"{found.pairs:,} pairs of {found.images:,} images, judged by {found.model}",
+            f"estimated mismatch rate {rate}; {found.flagged:,} pairs flagged",
+            f"repeated pairs {found.duplicate_pairs:,}, copies of images {found.duplicate_images:,}, "
+            f"unreadable images {len(found.unreadable):,}",
+            *(f"note: {warning}" for warning in found.warnings),
+            "most suspicious:",
+        ]
+        for row in self.outcome.rows[:SHOWN]:
+            lines.append(f"  {row.p_match:.3f}  {row.pair_id}  {row.image}: {row.caption!r}")
+            if row.proposals:
+                best = row.proposals[0]
+                lines.append(f"         better ({best.p_match:.2f}): {best.caption!r}")
+        return "\n".join([*lines, f"page {self.outcome.page}, for machines {self.out / 'issues.parquet'}"])
+
+
+@dataclass(frozen=True)
+class AuditStopped:
+    """An audit that was interrupted while training a judge."""
+
+    out: Path
+    text: str
+    exit_code: int = 130
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"out": str(self.out), "interrupted": self.text}
+
+    def as_text(self) -> str:
+        return self.text
+
+
+def audit(
+    dataset: Path,
+    out: Path = Path("audit"),
+    model: Path | None = None,
+    embeddings: Path | None = None,
+    splits: list[str] | None = None,
+    images: Path | None = None,
+    format: str | None = None,
+    proposals: int = 3,
+    heat_maps: int = 2000,
+    bootstrap: int = 100,
+    crossfit: CrossfitConfig = USUAL,
+) -> AuditReport | AuditStopped:
+    """Judge every pair of a dataset and write a report to review: wrong captions, and better ones.
+
+    Without a model or embeddings, judges are trained on the dataset itself, each on other images than those
+    it judges; running the same command again continues an interrupted training. Exit code 3 says that the
+    report is there but some pairs could not be judged (unreadable images, captions without words).
+
+    Args:
+        dataset: a dataset in any known format; or, with --embeddings, that same folder
+        out: folder of the report
+        model: a model folder that judges
+        embeddings: a folder with img_emb, text_emb and metadata as clip-retrieval writes it
+        splits: which splits to audit; all by default
+        images: the folder that holds the pictures, when it is not beside the dataset
+        format: the dataset's format, when it cannot be told from the path
+        proposals: better captions named for each pair judged wrong
+        heat_maps: so many of the most suspicious pairs keep where each word is found in the picture
+        bootstrap: resamples for the interval of the mismatch rate
+        crossfit: how judges are trained
+    """
+    config = AuditConfig(tuple(splits) if splits else None, proposals, heat_maps, bootstrap, crossfit)
+    if embeddings is not None and dataset.resolve() == embeddings.resolve():
+        table = read_clip_embeddings(embeddings).table
+    else:
+        require_dataset(dataset)
+        table = read_pairs(dataset, format=format, images=images)
+    try:
+        outcome = audit_dataset(table, out, config, model=model, embeddings=embeddings)
+    except Interrupted as stop:
+        return AuditStopped(out, str(stop))
+    return AuditReport(out, outcome)

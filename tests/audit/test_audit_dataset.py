@@ -1,0 +1,208 @@
+"""Whole audits: by embeddings with planted wrong pairs, by a model, by judges of its own; bad input."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from planted_pairs import planted, write_clip_folder
+from sklearn.metrics import roc_auc_score
+
+from pmpguard.audit.audit import AuditConfig, audit_dataset
+from pmpguard.audit.clip_embeddings import read_clip_embeddings
+from pmpguard.audit.crossfit import CrossfitConfig, fold_judges, training_settings
+from pmpguard.audit.issues_file import read_issues, read_summary
+from pmpguard.data.pairs import PairTable
+from pmpguard.data.scenes import scene_world, write_world
+from pmpguard.errors import ConfigError, DataError
+from pmpguard.model.retriever import Retriever
+from pmpguard.model.retriever_config import preset
+
+QUICK = CrossfitConfig(folds=2, encoders="tiny", image_size=32, epochs=2, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """An untrained model: every step of an audit runs, though it judges nothing well."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("model") / "model"
+    config = preset("tiny", dim=32, image_size=32, cross_gated=preset("tiny").cross_gated)
+    Retriever.create(config, ["a red roof beside two green trees", "a blue river with boats"]).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    return write_world(scene_world(24, size=32), tmp_path_factory.mktemp("scenes") / "world")
+
+
+def test_planted_wrong_pairs_are_found_by_embeddings(tmp_path):
+    pairs = planted(images=150, rate=0.3)
+    write_clip_folder(tmp_path / "emb", pairs)
+    table = read_clip_embeddings(tmp_path / "emb").table
+    outcome = audit_dataset(table, tmp_path / "out", embeddings=tmp_path / "emb")
+    by_id = {row.pair_id: row for row in outcome.rows}
+    p_match = [by_id[pair].p_match for pair in table.column("pair_id")]
+    assert roc_auc_score(~pairs.wrong, p_match) > 0.97
+    assert outcome.summary.mismatch_rate == pytest.approx(pairs.wrong.mean(), abs=0.06)
+    low, high = outcome.summary.mismatch_interval
+    assert low <= pairs.wrong.mean() <= high
+    own_of = dict(zip(table.column("pair_id"), pairs.own, strict=True))
+    flagged = [row for row in outcome.rows if row.flag]
+    assert all(row.proposals and not row.words for row in flagged)
+    right = [own_of[row.proposals[0].source_pair] == int(row.image[7:-4]) for row in flagged]
+    assert np.mean(right) > 0.5  # a caption that really describes the picture, where one is left
+    assert outcome.page.is_file() and outcome.unjudged == {}
+    assert read_issues(tmp_path / "out/issues.parquet")[0].rank == 1
+    assert read_summary(tmp_path / "out/summary.json") == outcome.summary
+    assert outcome.summary.dataset == table.fingerprint
+
+
+def test_pairs_without_an_embedding_are_left_out_and_counted(tmp_path):
+    write_clip_folder(tmp_path / "emb", planted(images=60))
+    table = read_clip_embeddings(tmp_path / "emb").table
+    renamed = table.with_column("caption", ["unknown to the embeddings", *table.captions[1:]])
+    outcome = audit_dataset(renamed, tmp_path / "out", embeddings=tmp_path / "emb")
+    assert outcome.unjudged == {"without an embedding": 1}
+    assert outcome.summary.pairs == 239 and any("not judged" in said for said in outcome.summary.warnings)
+
+
+def test_a_model_judges_directly(tmp_path, scenes, model):
+    outcome = audit_dataset(
+        scenes, tmp_path / "out", AuditConfig(("train",), heat_maps=5, bootstrap=5), model=model
+    )
+    assert outcome.summary.pairs == len(scenes.split("train")) == len(outcome.rows)
+    assert [row.rank for row in outcome.rows] == list(range(1, len(outcome.rows) + 1))
+    assert {row.split for row in outcome.rows} == {"train"}
+    assert set(outcome.rows[0].evidence) == {"score", "agreement", "neighbours", "words"}
+    for row in outcome.rows:
+        for word in row.words:
+            assert len(word.regions) == (row.grid[0] * row.grid[1] if row.rank <= 5 else 0)
+        assert bool(row.proposals) == row.flag
+    assert PairTable.from_columns(scenes.arrow).fingerprint == outcome.summary.dataset
+
+
+@pytest.mark.slow
+def test_judges_are_trained_for_every_fold_and_not_again(tmp_path, scenes):
+    config = AuditConfig(crossfit=QUICK, bootstrap=5)
+    first = audit_dataset(scenes, tmp_path / "out", config)
+    assert first.summary.model == "2 judges trained on the dataset, tiny + tiny"
+    assert len(first.rows) == len(scenes)
+    weights = [tmp_path / f"out/folds/fold-{fold}/model/model.safetensors" for fold in (1, 2)]
+    written = [path.stat().st_mtime_ns for path in weights]
+    again = audit_dataset(scenes, tmp_path / "out", config)
+    assert [path.stat().st_mtime_ns for path in weights] == written
+    assert [(row.pair_id, row.p_match) for row in again.rows] == [
+        (row.pair_id, row.p_match) for row in first.rows
+    ]
+    # a fold that lost its mark is continued from its checkpoint, and comes to the same
+    (tmp_path / "out/folds/fold-2/finished.json").unlink()
+    (tmp_path / "out/summary.json").unlink()
+    resumed = audit_dataset(scenes, tmp_path / "out", config)
+    assert [row.p_match for row in resumed.rows] == [row.p_match for row in first.rows]
+
+
+@pytest.mark.slow
+def test_no_judge_has_seen_what_it_judges(tmp_path, scenes):
+    copies = [[0, 7, 9]]
+    judged = []
+    for judge in fold_judges(scenes, tmp_path, QUICK, copies):
+        images = set(scenes.image_codes[judge.rows].tolist())
+        assert not images & {0, 7, 9} or {0, 7, 9} <= images
+        judged += judge.rows.tolist()
+    assert sorted(judged) == list(range(len(scenes)))
+
+
+def test_settings_suit_the_number_of_pairs():
+    def pairs(count):
+        return PairTable.from_columns(
+            {"image": [f"{n // 5}" for n in range(count)], "caption": [str(n) for n in range(count)]}
+        )
+
+    few, many = (training_settings(pairs(count), CrossfitConfig(encoders="tiny")) for count in (100, 40_000))
+    assert few.batch_size == 16 and few.epochs == 30
+    assert many.batch_size == 160 and many.epochs == 10 and many.captions_per_image == 5
+    assert few.settings["release_at"] == 18
+    assert training_settings(pairs(100), CrossfitConfig(method="infonce", encoders="tiny")).settings == {}
+
+
+# ------------------------------------------------------------------------------------------------- bad input
+
+
+def test_missing_and_damaged_pictures_are_left_out(tmp_path, model):
+    table = write_world(scene_world(12, size=32), tmp_path / "world")
+    (table.root / "scene-000003.png").unlink()
+    (table.root / "scene-000005.png").write_bytes(b"no picture")
+    outcome = audit_dataset(table, tmp_path / "out", model=model)
+    assert outcome.summary.unreadable == ("scene-000003.png", "scene-000005.png")
+    assert outcome.unjudged == {"with an image that cannot be read": 10}
+    assert outcome.summary.pairs == 50 and len(read_issues(tmp_path / "out/issues.parquet")) == 50
+    assert any("10 pairs with an image that cannot be read" in said for said in outcome.summary.warnings)
+
+
+def test_blank_captions_are_left_out(tmp_path, scenes, model):
+    blank = scenes.with_column("caption", ["  ", "...", *scenes.captions[2:]])
+    outcome = audit_dataset(blank, tmp_path / "out", model=model)
+    assert outcome.unjudged == {"with a caption without words": 2}
+
+
+def test_copies_and_repeated_pairs_are_counted(tmp_path, model):
+    table = write_world(scene_world(12, size=32), tmp_path / "world")
+    (table.root / "scene-000004.png").write_bytes((table.root / "scene-000001.png").read_bytes())
+    repeated = table.with_column("caption", [table.captions[1], *table.captions[1:]])
+    outcome = audit_dataset(repeated, tmp_path / "out", model=model)
+    assert (outcome.summary.duplicate_images, outcome.summary.duplicate_pairs) == (1, 1)
+
+
+def test_one_caption_an_image_is_said(tmp_path, scenes, model):
+    single = scenes.take(scenes.first_rows)
+    outcome = audit_dataset(single, tmp_path / "out", model=model)
+    assert any("one caption" in said for said in outcome.summary.warnings)
+    assert "agreement" not in outcome.rows[0].evidence
+
+
+@pytest.mark.parametrize("change", ["one image", "equal captions", "no pictures"])
+def test_what_cannot_be_judged_is_said(tmp_path, scenes, model, change):
+    if change == "one image":
+        table, said = scenes.take(np.arange(5)), "1 image and 5 different captions: nothing can be judged"
+    elif change == "equal captions":
+        table, said = scenes.with_column("caption", ["a pond"] * len(scenes)), "1 different caption: nothing"
+    else:
+        table, said = PairTable(scenes.arrow, tmp_path / "nowhere", "scenes"), "0 can be looked at"
+    with pytest.raises(DataError, match=said):
+        audit_dataset(table, tmp_path / "out", model=model)
+
+
+def test_too_few_images_to_train_on(tmp_path, scenes):
+    with pytest.raises(DataError, match="too few to train 3 judges"):
+        audit_dataset(scenes.take(np.arange(30)), tmp_path / "out")
+
+
+def test_captions_in_another_script(tmp_path, scenes, model):
+    words = ["река", "мост", "лес", "поле", "дорога"]
+    foreign = [f"{words[row % 5]} {words[row // 5 % 5]} {row}" for row in range(len(scenes))]
+    outcome = audit_dataset(scenes.with_column("caption", foreign), tmp_path / "out", model=model)
+    assert any("unknown to the judge's text encoder" in said for said in outcome.summary.warnings)
+    assert len(outcome.rows) == len(scenes)
+
+
+def test_contradicting_wishes(tmp_path, scenes, model):
+    with pytest.raises(ConfigError, match="give one of the two"):
+        audit_dataset(scenes, tmp_path / "out", model=model, embeddings=model)
+    with pytest.raises(DataError, match="no split named 'nowhere'"):
+        audit_dataset(scenes, tmp_path / "out", AuditConfig(("nowhere",)), model=model)
+    with pytest.raises(ConfigError, match="at least 2"):
+        CrossfitConfig(folds=1)
+
+
+def test_everything_wrong_is_said(tmp_path):
+    pairs = planted(images=200, rate=1.0)
+    write_clip_folder(tmp_path / "emb", pairs)
+    outcome = audit_dataset(
+        read_clip_embeddings(tmp_path / "emb").table, tmp_path / "out", embeddings=tmp_path / "emb"
+    )
+    assert outcome.summary.mismatch_rate > 0.85
+    assert any("most captions are wrong" in said for said in outcome.summary.warnings)
+    assert json.loads((tmp_path / "out/summary.json").read_text())["flagged"] > 600

@@ -1,0 +1,161 @@
+"""Evidence from embeddings: every part against loops, its sum against each part, captions wrong together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from planted_pairs import planted
+from sklearn.metrics import roc_auc_score
+
+from pmpguard.audit.embeddings import (
+    audit_embeddings,
+    embedding_evidence,
+    judge_evidence,
+    unit_rows,
+    wrong_together,
+)
+from pmpguard.errors import DataError
+
+
+def unit(values):
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+def test_parts_against_loops():
+    pairs = planted(images=12, per_image=3, dim=5)
+    evidence = embedding_evidence(
+        pairs.images, pairs.captions, pairs.image_of, np.arange(36), mismatched_count=200
+    )
+    images, captions = unit(pairs.images), unit(pairs.captions)
+    cosines = captions @ images.T
+    centred = unit(captions - captions.mean(0))
+    looks = unit(images - images.mean(0))
+    raw = np.zeros((36, 3))
+    for row, image in enumerate(pairs.image_of):
+        by_caption = (cosines[row, image] - cosines[row].mean()) / cosines[row].std()
+        by_image = (cosines[row, image] - cosines[:, image].mean()) / cosines[:, image].std()
+        raw[row, 0] = by_caption + by_image
+        siblings = [
+            centred[row] @ centred[other]
+            for other in range(36)
+            if pairs.image_of[other] == image and other != row
+        ]
+        raw[row, 2] = np.mean(sorted(siblings)[-2:])
+    consensus = []
+    for image in range(12):
+        near = np.argsort(
+            [-np.inf if other == image else looks[image] @ looks[other] for other in range(12)]
+        )[-10:]
+        consensus.append(np.mean([centred[pairs.image_of == other].mean(0) for other in near], axis=0))
+    told = centred @ unit(np.array(consensus)).T
+    for row, image in enumerate(pairs.image_of):
+        raw[row, 1] = (told[row, image] - told[row].mean()) / told[row].std()
+        raw[row, 1] += (told[row, image] - told[:, image].mean()) / told[:, image].std()
+    assert evidence.names == ("score", "neighbours", "agreement")
+    for part in range(3):  # equal up to the shift and scale that standardise wrong pairs
+        slope, constant = np.polyfit(raw[:, part], evidence.labelled[:, part], 1)
+        assert slope > 0
+        np.testing.assert_allclose(evidence.labelled[:, part], slope * raw[:, part] + constant, atol=2e-3)
+    np.testing.assert_allclose(evidence.wrong.mean(0), 0, atol=1e-9)
+    np.testing.assert_allclose(evidence.wrong.std(0), 1, atol=1e-9)
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
+def test_all_parts_together_beat_the_score(rate):
+    pairs = planted(images=500, rate=rate, spread=1.2, dim=24, blur=1.5)
+    found = audit_embeddings(pairs.images, pairs.captions, pairs.image_of, np.arange(len(pairs.captions)))
+    score = roc_auc_score(~pairs.wrong, found.parts[:, 0])
+    combined = roc_auc_score(~pairs.wrong, found.combined)
+    assert combined > score + 0.005 and combined > 0.8
+    assert found.verdicts.mismatch_rate == pytest.approx(pairs.wrong.mean(), abs=0.12)
+    np.testing.assert_allclose(found.judge(found.parts), found.verdicts.p_match)
+
+
+def test_a_random_caption_is_judged_like_a_wrong_one():
+    pairs = planted(images=300, rate=0.3, seed=3)
+    evidence = embedding_evidence(pairs.images, pairs.captions, pairs.image_of, np.arange(1200))
+    wrong = evidence.labelled[pairs.wrong]
+    for part in range(wrong.shape[1]):
+        assert abs(np.mean(wrong[:, part])) < 0.25
+
+
+def test_one_caption_an_image_has_no_agreement():
+    pairs = planted(images=300, per_image=1)
+    found = audit_embeddings(pairs.images, pairs.captions)
+    assert found.names == ("score", "neighbours")
+    assert roc_auc_score(pairs.wrong, -found.combined) > 0.9
+
+
+def test_an_image_with_one_caption_among_others_gets_nothing_for_it():
+    pairs = planted(images=100, per_image=4, rate=0.3)
+    keep = np.ones(400, bool)
+    keep[1:4] = False  # image 0 keeps one caption
+    evidence = embedding_evidence(pairs.images, pairs.captions, pairs.image_of[keep], np.flatnonzero(keep))
+    agreement = evidence.labelled[:, evidence.names.index("agreement")]
+    captions = torch.tensor([5, 9, 300])
+    asked = evidence.measure(captions, torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64))
+    np.testing.assert_allclose(asked[:, evidence.names.index("agreement")], agreement[0])
+
+
+def exchanged(images=300, rate=0.3, seed=0):
+    """Pictures exchanged: the captions of an image are wrong together, and agree."""
+    pairs = planted(images=images, rate=0.0, seed=seed)
+    moved = np.flatnonzero(np.random.default_rng(seed).random(images) < rate)
+    place = np.arange(images)
+    place[moved] = np.roll(moved, 1)
+    return pairs, pairs.images[place], np.isin(pairs.image_of, moved)
+
+
+def test_captions_that_are_wrong_together_do_not_vouch_for_each_other():
+    pairs, pictures, wrong = exchanged()
+    found = audit_embeddings(pictures, pairs.captions, pairs.image_of, np.arange(1200))
+    assert any("wrong together" in warning for warning in found.warnings)
+    assert found.verdicts.mismatch_rate == pytest.approx(wrong.mean(), abs=0.06)
+    assert roc_auc_score(wrong, -found.combined) > 0.95
+    np.testing.assert_allclose(found.judge(found.parts), found.verdicts.p_match)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.3, 0.8])
+def test_captions_wrong_one_by_one_may_vouch(rate):
+    pairs = planted(images=300, rate=rate)
+    found = audit_embeddings(pairs.images, pairs.captions, pairs.image_of, np.arange(1200))
+    assert not any("wrong together" in warning for warning in found.warnings)
+
+
+def test_right_captions_that_score_low_are_not_taken_for_exchanged_pictures():
+    generator = np.random.default_rng(0)
+    image_of = np.repeat(np.arange(200), 4)
+    p_match = np.where(generator.random(800) < 0.2, 0.0, 1.0)  # scattered over images
+    agreeing = generator.normal(3, 1, 800)
+    assert not wrong_together(p_match, image_of, agreeing, generator.normal(size=5000))
+    whole = np.repeat(generator.random(200) < 0.2, 4)
+    assert wrong_together(np.where(whole, 0.0, 1.0), image_of, agreeing, generator.normal(size=5000))
+
+
+def test_folds_are_judged_as_one():
+    parts = [planted(images=150, rate=0.4, seed=seed) for seed in (1, 2)]
+    evidences = [embedding_evidence(p.images, p.captions, p.image_of, np.arange(600)) for p in parts]
+    found = judge_evidence(evidences)
+    truth = np.concatenate([p.wrong for p in parts])
+    assert len(found.combined) == 1200
+    assert roc_auc_score(truth, -found.combined) > 0.97
+    assert found.verdicts.mismatch_rate == pytest.approx(truth.mean(), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("images", "captions", "said"),
+    [
+        (np.ones((3, 4)), np.ones((3, 5)), "dimensions"),
+        (np.ones((3, 4)), np.array([[1.0] * 4, [0.0] * 4, [1.0] * 4]), "captions row 1"),
+        (np.full((3, 4), np.nan), np.ones((3, 4)), "images row 0"),
+        (np.ones(4), np.ones((3, 4)), "shape"),
+    ],
+)
+def test_unusable_embeddings_are_named(images, captions, said):
+    with pytest.raises(DataError, match=said):
+        audit_embeddings(images, captions)
+
+
+def test_half_precision_is_read():
+    assert unit_rows(np.full((2, 4), 2.0, np.float16), "x").tolist() == [[0.5] * 4] * 2

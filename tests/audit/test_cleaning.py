@@ -1,0 +1,140 @@
+"""Policies, decisions that go before them, provenance, and the list of changes."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from pmpguard.audit.cleaning import Decision, clean_pairs, read_decisions, write_difference
+from pmpguard.audit.rows import AuditRow, Proposal
+from pmpguard.data.pairs import PairTable
+from pmpguard.errors import DataError
+
+
+def table():
+    captions = ["a pond", "wrong one", "wrong two", "a road", "never judged"]
+    return PairTable.from_columns(
+        {"pair_id": list("abcde"), "image": [f"{name}.png" for name in "abcde"], "caption": captions}
+    )
+
+
+def rows():
+    def row(pair, caption, p, rank, *proposals):
+        return AuditRow(
+            pair, f"{pair}.png", caption, "train", "", p, p < 0.5, rank, {}, (), (0, 0), proposals
+        )
+
+    return [
+        row("b", "wrong one", 0.1, 1, Proposal("a lake", 0.8, "a"), Proposal("a sea", 0.6, "d")),
+        row("c", "wrong two", 0.2, 2, Proposal("a hill", 0.3, "d")),
+        row("a", "a pond", 0.9, 3),
+        row("d", "a road", 0.7, 4),
+    ]
+
+
+def test_drop_leaves_out_what_was_judged_wrong():
+    cleaned = clean_pairs(table(), rows(), "drop")
+    assert cleaned.table.column("pair_id") == ["a", "d", "e"]
+    assert cleaned.table.column("provenance") == ["kept", "kept", "not judged"]
+    assert cleaned.table.column("p_match") == [0.9, 0.7, None]
+    assert cleaned.counts == {"kept": 2, "dropped": 2, "not judged": 1}
+
+
+def test_rematch_takes_good_proposals_only():
+    cleaned = clean_pairs(table(), rows(), "rematch")
+    assert cleaned.table.captions == ["a pond", "a lake", "a road", "never judged"]
+    assert cleaned.table.column("provenance")[1] == "rematched from a"
+    assert cleaned.table.column("original_caption") == [None, "wrong one", None, None]
+    generous = clean_pairs(table(), rows(), "rematch", min_probability=0.25)
+    assert generous.table.captions[2] == "a hill"
+
+
+def test_weight_keeps_everything():
+    cleaned = clean_pairs(table(), rows(), "weight", {"b": Decision("keep")})
+    assert cleaned.table.captions == table().captions
+    assert cleaned.table.column("weight") == [0.9, 1.0, 0.2, 0.7, 1.0]  # a reviewer's keep counts fully
+
+
+def test_decisions_go_before_the_policy():
+    decisions = {
+        "a": Decision("drop"),
+        "b": Decision("accept", "a sea"),
+        "c": Decision("keep"),
+        "d": Decision("edit", "  a wide   road "),
+    }
+    cleaned = clean_pairs(table(), rows(), "drop", decisions)
+    assert cleaned.table.column("pair_id") == ["b", "c", "d", "e"]
+    assert cleaned.table.captions == ["a sea", "wrong two", "a wide road", "never judged"]
+    assert cleaned.table.column("provenance") == [
+        "proposal accepted by reviewer from d", "kept by reviewer", "edited by reviewer", "not judged",
+    ]  # fmt: skip
+    assert clean_pairs(table(), rows(), "drop", {"b": Decision("accept")}).table.captions[1] == "a lake"
+    with pytest.raises(DataError, match="there is none"):
+        clean_pairs(table(), rows(), "drop", {"a": Decision("accept")})
+
+
+def test_the_audited_table_stays_as_it_is():
+    given = table()
+    before = given.fingerprint
+    clean_pairs(given, rows(), "rematch")
+    assert PairTable(given.arrow).fingerprint == before and "provenance" not in given.arrow.column_names
+
+
+def test_a_changed_dataset_is_refused():
+    changed = table().with_column("caption", ["another", *table().captions[1:]])
+    with pytest.raises(DataError, match="audit the dataset again"):
+        clean_pairs(changed, rows(), "drop")
+
+
+def test_nothing_left_is_an_error():
+    few = table().take([1, 2])
+    with pytest.raises(DataError, match="no pair is left"):
+        clean_pairs(few, rows(), "drop")
+
+
+def test_the_list_of_changes(tmp_path):
+    given = table()
+    cleaned = clean_pairs(given, rows(), "rematch", {"d": Decision("edit", 'a "road", wide')})
+    machine, human = write_difference(tmp_path / "clean.parquet", given, cleaned)
+    with machine.open(newline="") as stream:
+        listed = list(csv.DictReader(stream))
+    assert [(one["pair_id"], one["change"], one["after"], one["source_pair"]) for one in listed] == [
+        ("b", "rematched", "a lake", "a"),
+        ("c", "dropped", "", ""),
+        ("d", "edited by reviewer", 'a "road", wide', ""),
+    ]
+    text = human.read_text()
+    assert "5 pairs before, 4 after" in text and "- wrong one\n+ a lake   (from a)" in text
+
+
+def decisions_file(tmp_path, content):
+    path = tmp_path / "decisions.json"
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_decisions_are_read(tmp_path):
+    decided = {"a": {"action": "keep"}, "b": {"action": "accept", "caption": "x"}}
+    path = decisions_file(tmp_path, {"dataset": "ff", "decisions": decided})
+    assert read_decisions(path, "ff", ["a", "b"]) == {"a": Decision("keep"), "b": Decision("accept", "x")}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "not valid JSON"),
+        ([], "no decisions"),
+        ({"dataset": "ff", "decisions": []}, "no decisions"),
+        ({"dataset": "other", "decisions": {}}, "made for dataset other"),
+        ({"dataset": "ff", "decisions": {"z": {"action": "keep"}}}, "not a pair of this dataset"),
+        ({"dataset": "ff", "decisions": {"a": {"action": "burn"}}}, "action is 'burn'"),
+        ({"dataset": "ff", "decisions": {"a": "keep"}}, "action is None"),
+        ({"dataset": "ff", "decisions": {"a": {"action": "edit", "caption": "  "}}}, "there is no caption"),
+        ({"dataset": "ff", "decisions": {"a": {"action": "accept", "caption": 3}}}, "not text"),
+    ],
+)
+def test_bad_decisions_are_refused(tmp_path, content, said):
+    with pytest.raises(DataError, match=said):
+        read_decisions(decisions_file(tmp_path, content), "ff", ["a", "b"])

@@ -1,0 +1,106 @@
+"""Words on regions against loops, and captions proposed for pictures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from planted_pairs import planted
+
+from pmpguard.audit.embeddings import embedding_evidence, judge_evidence, unit_rows
+from pmpguard.audit.judging import mean_largest_cosines, unknown_words, word_region_measure
+from pmpguard.audit.proposals import propose_for_rows
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.retriever import Retriever
+from pmpguard.model.retriever_config import preset
+
+
+def encoded(count, fragments, dim=5, seed=0, masked=False):
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(count, fragments + 1, dim, generator=generator)
+    values = values / values.norm(dim=-1, keepdim=True)
+    mask = torch.ones(count, fragments, dtype=torch.bool)
+    if masked:
+        lengths = torch.randint(1, fragments + 1, (count, 1), generator=generator)
+        mask = torch.arange(fragments) < lengths
+    return Encoded(values[:, 0], values[:, 1:], mask)
+
+
+def naive(captions, images, caption, image):
+    best = [
+        max(float(word @ region) for region in images.fragments[image])
+        for word, real in zip(captions.fragments[caption], captions.mask[caption], strict=True)
+        if real
+    ]
+    return np.mean(best)
+
+
+def test_words_on_regions_against_loops():
+    captions, images = encoded(7, 4, seed=1, masked=True), encoded(6, 3, seed=2)
+    every = np.array([[naive(captions, images, c, i) for i in range(6)] for c in range(7)])
+    np.testing.assert_allclose(mean_largest_cosines(captions, images).numpy(), every, atol=1e-6)
+    measure = word_region_measure(captions, images, references=100)
+    asked = torch.tensor([0, 3, 6, 3]), torch.tensor([5, 0, 2, 3])
+    found = measure(*asked, asked[0])
+    for place, (c, i) in enumerate(zip(*(numbers.tolist() for numbers in asked), strict=True)):
+        by_caption = (every[c, i] - every[c].mean()) / every[c].std()
+        by_image = (every[c, i] - every[:, i].mean()) / every[:, i].std()
+        assert found[place].item() == pytest.approx((by_caption + by_image) / np.sqrt(2), rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def judged():
+    pairs = planted(images=120, rate=0.4, seed=4, spread=0.6)
+    evidence = embedding_evidence(pairs.images, pairs.captions, pairs.image_of, np.arange(480))
+    return pairs, evidence, judge_evidence([evidence], bootstrap=0)
+
+
+def propose(judged, rows, count):
+    pairs, evidence, audit = judged
+    return propose_for_rows(
+        unit_rows(pairs.images, "images"), unit_rows(pairs.captions, "captions"),
+        torch.from_numpy(pairs.image_of), torch.arange(480), evidence, audit.judge, rows, count,
+    )  # fmt: skip
+
+
+def test_proposals_describe_the_picture(judged):
+    pairs, _, audit = judged
+    rows = np.flatnonzero(audit.verdicts.flag)
+    found = propose(judged, rows, 3)
+    assert found.captions.shape == found.p_match.shape == (len(rows), 3)
+    assert (np.diff(found.p_match, axis=1) <= 1e-12).all()
+    described = pairs.own[found.captions[:, 0]] == pairs.image_of[rows]
+    sure = found.p_match[:, 0] > 0.9
+    has_one_elsewhere = np.array(
+        [((pairs.own == image) & (pairs.image_of != image)).any() for image in pairs.image_of[rows]]
+    )
+    assert described[sure & has_one_elsewhere].mean() > 0.6
+
+
+def test_what_a_picture_carries_already_is_not_proposed(judged):
+    pairs, _, audit = judged
+    rows = np.flatnonzero(audit.verdicts.flag)
+    found = propose(judged, rows, 5)
+    for row, captions in zip(rows, found.captions, strict=True):
+        assert not set(captions.tolist()) & set(
+            np.flatnonzero(pairs.image_of == pairs.image_of[row]).tolist()
+        )
+
+
+def test_a_proposal_is_judged_as_if_it_were_the_label(judged):
+    pairs, evidence, audit = judged
+    rows = np.flatnonzero(audit.verdicts.flag)[:4]
+    found = propose(judged, rows, 2)
+    for place, row in enumerate(rows):
+        for caption, p_match in zip(found.captions[place], found.p_match[place], strict=True):
+            numbers = [torch.tensor([int(value)]) for value in (caption, pairs.image_of[row], row)]
+            assert audit.judge(evidence.measure(*numbers))[0] == pytest.approx(p_match, abs=1e-6)
+
+
+def test_nothing_asked_nothing_proposed(judged):
+    assert propose(judged, np.empty(0, np.int64), 3).captions.shape == (0, 3)
+
+
+def test_unknown_words_are_counted():
+    model = Retriever.create(preset("tiny", dim=8), ["a red roof"])
+    assert unknown_words(model, ["a red roof", "one blue roof"]) == pytest.approx(2 / 6)
