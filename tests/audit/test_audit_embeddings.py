@@ -13,8 +13,8 @@ from pmpguard.audit.embeddings import (
     embedding_evidence,
     judge_evidence,
     unit_rows,
-    wrong_together,
 )
+from pmpguard.catching.agreement import wrong_together
 from pmpguard.errors import DataError
 
 

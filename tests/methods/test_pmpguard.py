@@ -80,6 +80,22 @@ def test_before_any_training_captions_are_judged_by_how_they_agree() -> None:
     assert torch.equal(method.p_match, first)
 
 
+def test_captions_of_exchanged_pictures_do_not_vouch_for_each_other() -> None:
+    method = guard(catch_from=1, calibration=0.0, rematch=False)
+    seen, _ = view(0, wrong=0.0)
+    pictures = int(seen.image_of.max()) + 1
+    moved = (torch.rand(pictures, generator=torch.Generator().manual_seed(2)) < 0.3).nonzero()[:, 0]
+    place = torch.arange(pictures)
+    place[moved] = moved.roll(1)
+    exchanged = replace(seen, image_of=place[seen.image_of])
+    is_wrong = torch.isin(seen.image_of, moved)
+    for epoch in (0, 1):
+        values = method.begin_epoch(replace(exchanged, epoch=epoch, _cache={}))
+    assert values["estimated_mismatch_rate"] == pytest.approx(float(is_wrong.float().mean()), abs=0.05)
+    assert method.p_match is not None
+    assert method.p_match[is_wrong].mean() < 0.1 and method.p_match[~is_wrong].mean() > 0.9
+
+
 def test_with_one_caption_a_picture_nothing_is_held_against_any_pair_before_the_first_score() -> None:
     method = guard(catch_from=1, calibration=0.0, rematch=False)
     seen, is_wrong = view(0)

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pmpguard.audit.scores import Array, ScoreAudit, audit_scores
-from pmpguard.catching.agreement import agreement, rows_of_images
+from pmpguard.catching.agreement import agreement, rows_of_images, wrong_together
 from pmpguard.catching.discriminant import Discriminant, refined_discriminant
 from pmpguard.catching.evidence import Numbers, draw_wrong_pairs, pair_numbers, pooled_statistics
 from pmpguard.catching.mixture import fit_match_mixture
@@ -32,7 +32,6 @@ from pmpguard.errors import DataError
 # (captions (P,), images (P,), rows left out (P,)) -> (P,): more of it speaks for a match
 Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 SCORE, AGREEMENT, NEIGHBOURS = "score", "agreement", "neighbours"
-SURELY_WRONG = 0.1
 CHUNK = 65_536
 
 
@@ -221,27 +220,6 @@ def _judge(
         return verdicts.mixture.posterior(discriminant(parts[:, columns]))
 
     return judge
-
-
-def wrong_together(p_match: Array, image_of: Numbers, labelled: Array, wrong: Array) -> bool:
-    """Whether the pairs that score like wrong ones agree with siblings that do so, too.
-
-    p_match (N,) by the score alone; labelled (N,) and wrong (M,) agreement. Captions made wrong one by one
-    agree with nothing. Right captions that the model does not understand agree with siblings it does
-    understand. Only where both fail are whole images wrong.
-    """
-    suspects = p_match < SURELY_WRONG
-    images = int(image_of.max()) + 1
-    counts = np.bincount(image_of, minlength=images)[image_of]  # (N,)
-    suspects &= counts > 1
-    if suspects.sum() < 20:
-        return False
-    totals = np.bincount(image_of, weights=p_match, minlength=images)[image_of]
-    siblings = (totals - p_match) / np.maximum(counts - 1, 1)  # (N,) mean p(match) of the other captions
-    agreeing = labelled[suspects] > np.quantile(wrong, 0.9)
-    excess = (agreeing.mean() - 0.1) / 0.9  # beyond what random captions reach
-    distrusted = siblings[suspects][agreeing].mean() < 0.5 * p_match.mean() if agreeing.any() else False
-    return bool(excess > 0.3 and distrusted)
 
 
 def unit_rows(values: npt.ArrayLike | Tensor, name: str) -> Tensor:

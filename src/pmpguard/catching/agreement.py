@@ -11,10 +11,14 @@ Numbers are as in `evidence.py`: row r pairs caption `caption_of[r]` with image 
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+Array = npt.NDArray[np.float64]
 CLOSEST = 2
+SURELY_WRONG = 0.1
 BUDGET = 32_000_000  # numbers gathered at once
 
 
@@ -82,6 +86,27 @@ def rows_of_images(image_of: Tensor, query_images: Tensor, draws: Tensor) -> Ten
     offsets = (draws.to(image_of.device) * counts[query_images]).long()  # (P,)
     offsets = torch.minimum(offsets, counts[query_images] - 1)
     return by_image[starts[query_images] + offsets]
+
+
+def wrong_together(p_match: Array, image_of: npt.NDArray[np.int64], labelled: Array, wrong: Array) -> bool:
+    """Whether the pairs that score like wrong ones agree with siblings that do so, too.
+
+    p_match (N,) by the score alone; labelled (N,) and wrong (M,) agreement. Captions made wrong one by one
+    agree with nothing. Right captions that the model does not understand agree with siblings it does
+    understand. Only where both fail are whole images wrong.
+    """
+    suspects = p_match < SURELY_WRONG
+    images = int(image_of.max()) + 1
+    counts = np.bincount(image_of, minlength=images)[image_of]  # (N,)
+    suspects &= counts > 1
+    if suspects.sum() < 20:
+        return False
+    totals = np.bincount(image_of, weights=p_match, minlength=images)[image_of]
+    siblings = (totals - p_match) / np.maximum(counts - 1, 1)  # (N,) mean p(match) of the other captions
+    agreeing = labelled[suspects] > np.quantile(wrong, 0.9)
+    excess = (agreeing.mean() - 0.1) / 0.9  # beyond what random captions reach
+    distrusted = siblings[suspects][agreeing].mean() < 0.5 * p_match.mean() if agreeing.any() else False
+    return bool(excess > 0.3 and distrusted)
 
 
 def _chunks(order: Tensor, counts: Tensor, dim: int) -> list[Tensor]:

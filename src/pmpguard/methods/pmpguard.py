@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pmpguard.catching.agreement import wrong_together
 from pmpguard.catching.discriminant import refined_discriminant
 from pmpguard.catching.evidence import ScoreStatistics
 from pmpguard.catching.looking import (
@@ -267,14 +268,14 @@ class PmpGuard(Method):
             agreed = agreement_part(view.captions.pooled, *pairs, wrong)
             self._buffer("agreement").copy_(agreed.labelled)
             self._buffer("wrong_agreement").copy_(agreed.wrong)
-        parts = [Part(self._buffer("agreement"), self._buffer("wrong_agreement"))] if several else []
+        agreed = Part(self._buffer("agreement"), self._buffer("wrong_agreement"))
         if view.epoch >= self.settings.catch_from:
             score, statistics = score_part(view.captions.pooled, view.images.pooled, *pairs, wrong)
-            return [*parts, score], score, statistics
+            return [score, *_trusted(agreed, score, view.image_of, several)], score, statistics
+        looks = None
         if view.epoch == 0 and several:
             looks = neighbours_part(view.captions.pooled, view.images.pooled, *pairs, wrong)
-            return [*parts, looks] if looks is not None else parts, None, None
-        return [], None, None
+        return [] if looks is None else [looks, *_trusted(agreed, looks, view.image_of, several)], None, None
 
     def _unseen(self, view: TrainingView) -> Tensor:
         """(N,) bool: pairs of the pictures still kept for calibration, a function of seed and epoch."""
@@ -347,6 +348,17 @@ class PmpGuard(Method):
 
     def progress(self) -> dict[str, Tensor]:
         return {**boundary_progress(self.retriever.boundary), "mismatch": 1 - self.weight.mean()}
+
+
+def _trusted(agreed: Part, other: Part, image_of: Tensor, several: bool) -> list[Part]:
+    """The captions' agreement, unless by other evidence those of one picture are wrong together."""
+    if not several:
+        return []
+    alone = fit_match_mixture(_array(other.labelled), _array(other.wrong), bootstrap=0)
+    exchanged = wrong_together(
+        alone.p_match, image_of.cpu().numpy(), _array(agreed.labelled), _array(agreed.wrong)
+    )
+    return [] if exchanged else [agreed]
 
 
 def _array(values: Tensor) -> npt.NDArray[np.float64]:
