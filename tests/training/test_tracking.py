@@ -56,9 +56,12 @@ def test_tensorboard_gets_the_numbers_where_it_is_installed(
 ) -> None:
     written: list[tuple[str, float, int]] = []
 
+    purged: list[int | None] = []
+
     class Writer:
-        def __init__(self, folder: str) -> None:
+        def __init__(self, folder: str, purge_step: int | None) -> None:
             assert folder == str(tmp_path / "tensorboard")
+            purged.append(purge_step)
 
         def add_scalar(self, name: str, value: float, step: int) -> None:
             written.append((name, value, step))
@@ -72,6 +75,9 @@ def test_tensorboard_gets_the_numbers_where_it_is_installed(
     with Tracker(tmp_path) as tracker:
         tracker.log("step", 7, {"loss": 1.5, "note": "text"})
     assert written == [("step/loss", 1.5, 7), ("closed", 0, 0)]
+    with Tracker(tmp_path, step=6):  # resumed after step 6: what stood at 7 is hidden
+        pass
+    assert purged == [None, 7]
 
 
 def test_the_environment_names_versions_hardware_and_commit(

@@ -193,7 +193,7 @@ def train(
 
     started, trained_seconds, first_step = time.perf_counter(), 0.0, position.step
     with (
-        Tracker(run, active=world.is_main, keep_bytes=position.metrics_bytes) as tracker,
+        Tracker(run, active=world.is_main, keep_bytes=position.metrics_bytes, step=position.step) as tracker,
         _interrupt_flag() as interrupted,
         progress_bar(steps, position.step, config.method, active=world.is_main) as bar,
     ):

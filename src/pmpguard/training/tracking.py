@@ -58,9 +58,12 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 class Tracker:
-    """Writes one JSON object per line; a resumed run first cuts off what came after its checkpoint."""
+    """Writes one JSON object per line; a resumed run first cuts off what came after its checkpoint.
 
-    def __init__(self, run: Path, *, active: bool = True, keep_bytes: int = 0) -> None:
+    TensorBoard's files are only ever appended to; from `step` on it is told to hide what stood there before.
+    """
+
+    def __init__(self, run: Path, *, active: bool = True, keep_bytes: int = 0, step: int = 0) -> None:
         self.active = active
         self.path = run / "metrics.jsonl"
         self.board: Any = None
@@ -74,7 +77,7 @@ class Tracker:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return
-        self.board = SummaryWriter(str(run / "tensorboard"))
+        self.board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1 if step else None)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,140 @@
+"""Variations of a recipe, judged on validation alone: how settings are chosen before a row is recorded.
+
+The test split is never opened. Variations are read from a YAML list; each changes the training settings of
+one line of the recipe:
+
+    - {name: base}
+    - {name: wider crops, train: {augmentation: {crop_min: 0.4}}}
+    - {name: teach, rate: 0.8, settings: {teach: 0.5}}
+
+    python benchmarks/explore.py recipes/rsicd-light.yaml variations.yaml --dataset FOLDER --line pmpguard
+
+Rows go to benchmarks/results/explore.jsonl; variations that stand there with the same settings are skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from pmpguard.config import fingerprint, to_dict
+from pmpguard.evaluation.detection import measure_detection
+from pmpguard.evaluation.evaluate import encode_gallery, evaluate_scores
+from pmpguard.noise.corrupt import corrupt_pairs
+from pmpguard.training.experiment import PreparedDataset, clean_pairs, prepare_dataset
+from pmpguard.training.grid import GridConfig, cell_config, merge, read_grid
+from pmpguard.training.loop import TrainingData, pick_device, train
+from pmpguard.training.tracking import current_commit, describe_hardware
+
+ROWS = Path(__file__).parent / "results" / "explore.jsonl"
+SPLITS = ("train", "val")
+
+
+def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: PreparedDataset) -> dict[str, Any]:
+    """Train one variation and measure it on validation by every ranking its model has."""
+    chosen = next(each for each in grid.methods if each.name == line)
+    chosen = replace(
+        chosen,
+        settings=merge(chosen.settings, variation.get("settings", {})),
+        train=merge(chosen.train, variation.get("train", {})),
+        oracle=variation.get("oracle", chosen.oracle),
+    )
+    rate, level, seed = (variation.get(key, usual) for key, usual in USUAL.items())
+    config = cell_config(grid, chosen, level, rate, seed).train
+    device = pick_device(config.device)
+    corruption = corrupt_pairs(data.table, rate, seed, level)
+    is_noisy = corruption.is_noisy[np.array(data.table.column("split")) == "train"]
+    table, pictures = corruption.table.split("train"), data.pictures["train"]
+    if chosen.oracle:
+        table, pictures = clean_pairs(table, pictures, is_noisy, device)
+    looks: list[dict[str, float]] = []
+
+    def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:
+        looks.append(measure_detection(p_match, is_noisy).as_dict())
+        return {}
+
+    with tempfile.TemporaryDirectory() as folder:
+        trained = train(
+            config,
+            TrainingData(table, pictures, data.gallery("val"), data.table.fingerprint),
+            Path(folder),
+            observe=None if chosen.oracle else observe,
+        )
+        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
+    logged = [json.loads(text) for text in lines]
+    model, gallery = trained.retriever.to(device).eval(), data.gallery("val")
+    texts, images = encode_gallery(model, gallery, 256, device, config.precision)
+    rankings = ["pooled", "S", "pooled+S"] + (["z", "S+z"] if model.config.cross_gated.use else [])
+    by_ranking = {
+        name: evaluate_scores(model.score(texts, images, ranking=name), gallery.table).mr  # type: ignore[arg-type]
+        for name in rankings
+    }
+    rates = [entry["estimated_mismatch_rate"] for entry in logged if "estimated_mismatch_rate" in entry]
+    return {
+        "val_mr": trained.best_mr,
+        "best_epoch": trained.best_epoch,
+        "curve": [round(entry["mr"], 2) for entry in logged if entry["kind"] == "validation"],
+        "by_ranking": by_ranking,
+        "catch_auroc": looks[-1].get("auroc") if looks else None,
+        "estimated_rate": rates[-1] if rates else None,
+        "pairs_per_second": round(trained.pairs_per_second),
+        "train_seconds": round(trained.seconds, 1),
+        "gigabytes": round(torch.cuda.max_memory_allocated() / 1e9, 1) if device.type == "cuda" else None,
+        "hardware": describe_hardware(device),
+    }
+
+
+USUAL: dict[str, Any] = {"rate": 0.0, "level": "caption", "seed": 0}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("recipe", type=Path)
+    parser.add_argument("variations", type=Path)
+    parser.add_argument("--dataset", help="where the recipe's dataset lies")
+    parser.add_argument("--line", default="pmpguard")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run after this long")
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    options = parser.parse_args()
+    started = time.perf_counter()
+    grid = read_grid(options.recipe, {"dataset": options.dataset} if options.dataset else {})
+    done = set()
+    if options.rows.exists():
+        done = {json.loads(line)["mark"] for line in options.rows.read_text().splitlines()}
+    data: PreparedDataset | None = None
+    for variation in yaml.safe_load(options.variations.read_text()):
+        line = variation.get("line", options.line)
+        mark = fingerprint([to_dict(grid.train), line, {**USUAL, **variation}])
+        if mark in done or time.perf_counter() - started > options.seconds:
+            continue
+        if data is None:
+            data = prepare_dataset(cell_config(grid, grid.methods[0], "caption", 0.0, 0), SPLITS)
+        began = time.perf_counter()
+        row = {"mark": mark, "line": line, **USUAL, **variation, **explore(grid, line, variation, data)}
+        row |= {
+            "seconds": round(time.perf_counter() - began, 1),
+            "commit": current_commit(),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        options.rows.parent.mkdir(parents=True, exist_ok=True)
+        with options.rows.open("a") as stream:
+            stream.write(json.dumps(row) + "\n")
+        print(
+            f"{row['name']} at {row['rate']:g}: validation mR {row['val_mr']:.2f}, {row['seconds']} s",
+            flush=True,
+        )
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()
