@@ -19,6 +19,7 @@ from pmpguard.catching.agreement import wrong_together
 from pmpguard.catching.discriminant import refined_discriminant
 from pmpguard.catching.evidence import ScoreStatistics
 from pmpguard.catching.looking import (
+    MOST_COMPARED,
     Part,
     WrongPairs,
     agreement_part,
@@ -308,7 +309,12 @@ class PmpGuard(Method):
         return found
 
     def _propose(self, view: TrainingView, statistics: ScoreStatistics, mixture: MatchMixture) -> None:
-        """For every picture its best caption of the whole training set that it is not labelled with."""
+        """For every picture its best caption of the whole training set that it is not labelled with.
+
+        For reports only, and the work grows with the square of the set: large sets do without.
+        """
+        if len(view.images) > MOST_COMPARED:
+            return
         device = self.weight.device
         score = standardised_cosines(view.captions.pooled, view.images.pooled, statistics)
         labelled = (view.caption_of.cpu().numpy(), view.image_of.cpu().numpy())

@@ -1,0 +1,126 @@
+"""What one look of catching costs: p(match) of all labelled pairs, for growing numbers of pairs, in one run.
+
+Pooled embeddings are random with planted matches, five captions a picture, two in five of them wrong. Timed
+are the evidence (score of every labelled pair and of as many wrong ones, agreement of captions), the mixture,
+and, apart from them, the five best captions for some pictures out of all captions. The aim is a cost that
+grows with the number of pairs, and memory for rematching that does not grow with the number of captions.
+
+    python benchmarks/catch_scale.py [--pairs 100000 300000 1000000] [--device cpu]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pmpguard.catching.discriminant import refined_discriminant
+from pmpguard.catching.looking import agreement_part, draw_wrong, score_part
+from pmpguard.catching.mixture import fit_match_mixture, fit_with_known_rate
+from pmpguard.catching.rematch import propose_captions, standardised_cosines
+from pmpguard.training.tracking import current_commit, describe_hardware
+
+Result = TypeVar("Result")
+CAPTIONS, DIM, WRONG, ASKED = 5, 256, 0.4, 1000
+
+
+def planted(pairs: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor, np.ndarray]:
+    """Captions (N, d), images (N / 5, d), caption and image numbers (N,), and which pairs are wrong (N,)."""
+    generator = torch.Generator().manual_seed(0)
+    images = normalize(torch.randn(pairs // CAPTIONS, DIM, generator=generator), dim=1)
+    caption_of = torch.arange(len(images) * CAPTIONS)
+    truth = caption_of // CAPTIONS
+    captions = torch.randn(len(caption_of), DIM, generator=generator).mul_(2 / DIM**0.5)
+    captions = normalize(captions.add_(images[truth]), dim=1)
+    wrong = torch.rand(len(caption_of), generator=generator) < WRONG
+    image_of = truth.clone()
+    image_of[wrong] = torch.randint(len(images), (int(wrong.sum()),), generator=generator)
+    moved = (image_of != truth).numpy()
+    return captions.to(device), images.to(device), caption_of.to(device), image_of.to(device), moved
+
+
+def timed(work: Callable[[], Result], device: torch.device) -> tuple[float, Result]:
+    started = time.perf_counter()
+    result = work()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - started, result
+
+
+def look(pairs: int, device: torch.device) -> dict[str, Any]:
+    captions, images, caption_of, image_of, moved = planted(pairs, device)
+
+    def gather() -> tuple[list[np.ndarray], Any]:
+        wrong = draw_wrong(caption_of, image_of, seed=0)
+        agreed = agreement_part(captions, caption_of, image_of, wrong)
+        score, statistics = score_part(captions, images, caption_of, image_of, wrong)
+        sides = [
+            np.stack([part.double().cpu().numpy() for part in parts], axis=1)
+            for parts in ((score.labelled, agreed.labelled), (score.wrong, agreed.wrong))
+        ]
+        return sides, statistics
+
+    evidence_seconds, ((labelled, wrong), statistics) = timed(gather, device)
+
+    def judge() -> np.ndarray:
+        combine = refined_discriminant(labelled, wrong)
+        one, other = combine(labelled), combine(wrong)
+        rate = fit_match_mixture(one, other, bootstrap=0).mismatch_rate
+        return fit_with_known_rate(one, other, rate)[0].p_match
+
+    judging_seconds, p_match = timed(judge, device)
+    asked = torch.arange(min(ASKED, len(images)), device=device)
+    everything = torch.arange(len(captions), device=device)
+    before = peak_gigabytes(device)
+    scores = standardised_cosines(captions, images, statistics)
+    rematch_seconds, found = timed(lambda: propose_captions(scores, asked, everything, k=5), device)
+    return {
+        "pairs": len(caption_of),
+        "evidence_seconds": round(evidence_seconds, 3),
+        "judging_seconds": round(judging_seconds, 3),
+        "seconds_per_million_pairs": round((evidence_seconds + judging_seconds) / len(caption_of) * 1e6, 2),
+        "mean_p_match_of_wrong": float(p_match[moved].mean()),
+        "mean_p_match_of_right": float(p_match[~moved].mean()),
+        "rematched_pictures": len(asked),
+        "rematch_seconds": round(rematch_seconds, 3),
+        "rematch_extra_peak_gigabytes": round(peak_gigabytes(device) - before, 3),
+        "rematched_with_own_caption": float((found.partners[:, 0] // CAPTIONS == asked).float().mean()),
+        "embedding_gigabytes": round((captions.numel() + images.numel()) * 4 / 2**30, 2),
+    }
+
+
+def peak_gigabytes(device: torch.device) -> float:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**30
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--pairs", type=int, nargs="+", default=[100_000, 300_000, 1_000_000])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "catch_scale.json")
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    row = {
+        "dim": DIM,
+        "looks": [look(pairs, device) for pairs in options.pairs],
+        "hardware": describe_hardware(device),
+        "commit": current_commit(),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    options.out.write_text(json.dumps(row, indent=2) + "\n")
+    print(json.dumps(row, indent=2))
+
+
+if __name__ == "__main__":
+    main()
