@@ -84,6 +84,41 @@ def grey(name: str) -> Image.Image | None:
     return None if name == "5.png" else Image.new("RGB", (120, 120), (90, 90, 90))
 
 
+class PageOpener:
+    """Opens reports from disk with the network off.
+
+    `requests` are all addresses asked for, `errors` what any page, or one it opened, complained of.
+    """
+
+    def __init__(self, browser: Any) -> None:
+        self.browser = browser
+        self.contexts: list[Any] = []
+        self.requests: list[str] = []
+        self.errors: list[str] = []
+
+    def __call__(self, path: Path, **options: Any) -> Any:
+        context = self.browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
+        context.set_default_timeout(10_000)
+        context.set_offline(True)
+        context.on("request", lambda request: self.requests.append(request.url))
+        context.on("weberror", lambda error: self.errors.append(str(error.error)))
+        context.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        self.contexts.append(context)
+        page = context.new_page()
+        page.goto(path.as_uri())
+        page.wait_for_selector(".row, #nothing:visible")
+        return page
+
+    @property
+    def requests_elsewhere(self) -> list[str]:
+        """What was asked of anything but the disk and the page itself."""
+        return [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
+
+    def close(self) -> None:
+        for context in self.contexts:
+            context.close()
+
+
 def press(page: Any, keys: str) -> None:
     for key in keys.split():
         page.keyboard.press(key)

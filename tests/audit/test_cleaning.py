@@ -10,7 +10,7 @@ import pytest
 from pmpguard.audit.cleaning import Decision, clean_pairs, read_decisions, write_difference
 from pmpguard.audit.rows import AuditRow, Proposal
 from pmpguard.data.pairs import PairTable
-from pmpguard.errors import DataError
+from pmpguard.errors import ConfigError, DataError
 
 
 def table():
@@ -49,6 +49,28 @@ def test_rematch_takes_good_proposals_only():
     assert cleaned.table.column("original_caption") == [None, "wrong one", None, None]
     generous = clean_pairs(table(), rows(), "rematch", min_probability=0.25)
     assert generous.table.captions[2] == "a hill"
+    with pytest.raises(ConfigError, match="not between 0 and 1"):
+        clean_pairs(table(), rows(), "rematch", min_probability=50)
+
+
+def test_no_image_gets_the_same_caption_twice():
+    """Wrong captions of one image share their proposals; the second takes the next best one."""
+    captions = ["wrong one", "wrong two", "wrong three", "wrong four", "wrong five"]
+    pairs = PairTable.from_columns(
+        {"pair_id": list("abcde"), "image": ["x.png"] * 4 + ["y.png"], "caption": captions}
+    )
+    offers = (Proposal("a lake", 0.9, "p"), Proposal("a sea", 0.8, "q"), Proposal("a hill", 0.3, "r"))
+    judged = [
+        AuditRow(pair, image, caption, "train", "", 0.1, True, 1, {}, (), (0, 0), offers)
+        for pair, image, caption in zip("abcde", pairs.column("image"), captions, strict=True)
+    ]
+    cleaned = clean_pairs(pairs, judged, "rematch")
+    assert cleaned.table.column("pair_id") == ["a", "b", "e"]
+    assert cleaned.table.captions == ["a lake", "a sea", "a lake"]
+    reviewed = clean_pairs(pairs, judged, "rematch", {"c": Decision("accept", "a lake")})
+    assert dict(zip(reviewed.table.column("pair_id"), reviewed.table.captions, strict=True)) == {
+        "a": "a sea", "c": "a lake", "e": "a lake",
+    }  # fmt: skip
 
 
 def test_weight_keeps_everything():

@@ -1,8 +1,10 @@
-"""Folders as clip-retrieval writes them."""
+"""Folders as clip-retrieval and `pmpguard embed` write them."""
 
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from planted_pairs import planted, write_clip_folder
 
@@ -84,4 +86,46 @@ def test_damage_is_named(tmp_path, damage, said):
 
 def test_no_folder_says_what_is_expected(tmp_path):
     with pytest.raises(DataError, match="img_emb, text_emb and metadata"):
+        read_clip_embeddings(tmp_path)
+
+
+def write_apart(folder, images=3, per_image=2):
+    """Pictures and captions each once, the captions not in the order of the pictures."""
+    for name in ("img_emb", "text_emb", "metadata", "text_metadata"):
+        (folder / name).mkdir(parents=True)
+    np.save(folder / "img_emb/0.npy", np.arange(images, dtype=np.float32)[:, None] + [[0.5, 1.0]])
+    order = [number for number in reversed(range(images)) for _ in range(per_image)]
+    np.save(folder / "text_emb/0.npy", np.arange(len(order), dtype=np.float16)[:, None] + [[0.0, 1.0]])
+    ids = [f"id {number}" for number in range(images)]
+    pq.write_table(
+        pa.table({"id": ids, "image": [f"{one}.png" for one in ids]}), folder / "metadata/0.parquet"
+    )
+    texts = {
+        "id": [f"pair {place}" for place in range(len(order))],
+        "image": [f"id {number}.png" for number in order],
+        "image_id": [f"id {number}" for number in order],
+        "caption": [f"caption {place}" for place in range(len(order))],
+    }
+    pq.write_table(pa.table(texts), folder / "text_metadata/0.parquet")
+    (folder / "embedding.json").write_text('{"root": "/where/pictures/are"}')
+
+
+def test_pictures_and_captions_listed_apart(tmp_path):
+    write_apart(tmp_path)
+    found = read_clip_embeddings(tmp_path)
+    assert found.table.column("pair_id")[:2] == ["pair 0", "pair 1"]
+    assert str(found.table.image_path(0)) == "/where/pictures/are/id 2.png"
+    of_pairs = found.images[found.table.image_codes][:, 0]
+    assert of_pairs.tolist() == [2.5, 2.5, 1.5, 1.5, 0.5, 0.5]
+    assert found.captions[found.table.caption_codes][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_captions_of_a_picture_that_is_not_there(tmp_path):
+    write_apart(tmp_path)
+    lacking = pa.table({"id": ["id 0", "id 1", "other"], "image": ["a", "b", "c"]})
+    pq.write_table(lacking, tmp_path / "metadata/0.parquet")
+    with pytest.raises(DataError, match="captions of 'id 2', but no such picture"):
+        read_clip_embeddings(tmp_path)
+    pq.write_table(lacking.drop_columns(["id"]), tmp_path / "metadata/0.parquet")
+    with pytest.raises(DataError, match="no column 'id'"):
         read_clip_embeddings(tmp_path)

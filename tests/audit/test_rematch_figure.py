@@ -64,6 +64,8 @@ def test_wrong_wishes_are_refused(tmp_path):
         draw_rematches(tmp_path / "figure.gif", [row()], lambda name: None)
     with pytest.raises(ConfigError, match="no pairs"):
         draw_rematches(tmp_path / "figure.png", [], lambda name: None)
+    with pytest.raises(ConfigError, match="at most 100"):
+        draw_rematches(tmp_path / "figure.png", [row()] * 101, lambda name: None)
     with pytest.raises(DataError, match="'z' is not in this report"):
         chosen_rows([row()], ["a", "z"])
     assert [one.pair_id for one in chosen_rows([row(), row(pair="b")], ["b", "a"])] == ["b", "a"]

@@ -10,13 +10,13 @@ from report_pages import FINGERPRINT, decisions, press, selected, shown_ranks, t
 def test_summary_and_first_pair_are_shown(open_page, small_report):
     page = open_page(small_report)
     figures = text(page, "#figures")
-    for part in ("23.1 %", "21.0 % to 25.4 %", "of 18 pairs", "1 unreadable", "2 pairs, 1 pictures"):
+    for part in ("23.1 %", "21.0 % to 25.4 %", "of 18 pairs", "1 unreadable", "2 pairs, 1 picture"):
         assert part in figures
     assert "<b>few</b> pairs" in text(page, "#notes") and "<u>m</u>" in text(page, "#about")
     assert text(page, "#count") == "18 pairs"
     assert text(page, "#caption") == "a pond number 12"
     assert text(page, "#caption .wrong") == "number"
-    assert text(page, "#wrong-words") == "Not found in the picture: number"
+    assert text(page, "#wrong-words") == "Not borne out: number"
     assert text(page, "#verdict-p") == "5 %" and text(page, "#verdict-chip") == "Flagged"
     assert page.locator(".proposal").all_inner_texts()[0].split("\n")[1] == "the best for 0"
     assert page.locator("#evidence dt").all_inner_texts() == ["cosine", "neighbours"]

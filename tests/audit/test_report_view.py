@@ -6,10 +6,21 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from report_pages import FINGERPRINT, NASTY, decisions, grey, press, selected, shown_ranks, text, words_of
+from report_pages import (
+    FINGERPRINT,
+    NASTY,
+    PageOpener,
+    decisions,
+    grey,
+    press,
+    selected,
+    shown_ranks,
+    text,
+    words_of,
+)
 
 from pmpguard.audit.report import write_report
-from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal
+from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal, WordVerdict
 
 
 def test_filters_and_their_count(open_page, small_report):
@@ -22,6 +33,9 @@ def test_filters_and_their_count(open_page, small_report):
         assert text(page, "#count") == ("18 pairs" if len(ranks) == 18 else f"{len(ranks)} of 18 pairs")
         return ranks
 
+    assert after("check", "#flagged") == [1, 2, 3, 4]
+    assert after("click", "#clear") == list(range(1, 19))
+    assert after("check", "#red") == list(range(1, 13))
     assert after("check", "#flagged") == [1, 2, 3, 4]
     assert after("select_option", "#split", "0") == [1, 3]
     assert after("click", "#clear") == list(range(1, 19))
@@ -83,7 +97,25 @@ def test_a_word_shows_its_regions_by_pointer_keyboard_and_tap(open_page, small_r
     page.locator("#list").focus()
     assert picture_pixels(page)[0] == warm
     label = page.locator("#caption .word").nth(2).get_attribute("aria-label")
-    assert label == "number: not found, support 10 %"
+    assert label == "number: not borne out, support 10 %"
+
+
+def test_only_words_with_support_are_green(open_page, tmp_path):
+    """A word that says nothing, such as "with", must not look found in a wrong caption."""
+    words = tuple(
+        WordVerdict(start, stop, support, wrong)
+        for start, stop, support, wrong in [(0, 4, 0.1, True), (5, 9, 0.5, False), (10, 14, 0.9, False)]
+    )
+    row = AuditRow("p", "i.png", "pier with boat", "", "", 0.1, True, 1, {}, words)
+    summary = AuditSummary(1, 1, 1, 1.0, None, 0, 0, dataset=FINGERPRINT)
+    page = open_page(write_report(tmp_path, [row], summary, grey))
+    marks = page.locator("#caption .word").evaluate_all("(words) => words.map((word) => word.className)")
+    assert marks == ["word wrong", "word open", "word seen"]
+    lines = page.locator("#caption .word").evaluate_all(
+        "(words) => words.map((word) => getComputedStyle(word).textDecorationLine)"
+    )
+    assert lines == ["underline", "none", "underline"]
+    assert page.locator("#caption .word").nth(1).get_attribute("aria-label") == "with: open, support 50 %"
 
 
 def test_a_missing_picture_is_said(open_page, small_report):
@@ -119,6 +151,7 @@ def test_hostile_text_stays_text(open_page, small_report):
 def test_the_policy_stops_scripts_and_requests(browser, small_report):
     """Were markup to get in, nothing would happen. A page of its own, for refusals are console errors."""
     page = browser.new_page()
+    page.context.set_offline(True)
     tried: list[Any] = []
     page.on("request", lambda request: tried.append(request))
     page.goto(small_report.as_uri())
@@ -139,6 +172,33 @@ def test_the_policy_stops_scripts_and_requests(browser, small_report):
     assert page.evaluate("window.hacked") is None
     assert {request.failure for request in tried if request.url.startswith("http")} <= {"csp"}
     page.close()
+
+
+@pytest.mark.parametrize(
+    ("markup", "error", "elsewhere"),
+    [
+        ("<script>throw new Error('broken')</script>", "broken", []),
+        ("<script>console.error('odd')</script>", "odd", []),
+        ("<img src='https://example.org/a.png'>", "ERR_INTERNET_DISCONNECTED", ["https://example.org/a.png"]),
+        ("<img src='missing.png'>", "ERR_FILE_NOT_FOUND", []),
+    ],
+)
+def test_what_these_tests_forbid_is_noticed(browser, tmp_path, markup, error, elsewhere):
+    """Any other page would fail the tests that open it: see `open_page`."""
+    (tmp_path / "page.html").write_text(f"<link rel=icon href='data:,'><div class=row>row</div>{markup}")
+    opener = PageOpener(browser)
+    page = opener(tmp_path / "page.html")
+    page.wait_for_timeout(100)
+    opener.close()
+    assert len(opener.errors) == 1 and error in opener.errors[0]
+    assert opener.requests_elsewhere == elsewhere and len(opener.requests) >= 1
+
+
+def test_the_report_needs_no_network(open_page, small_report):
+    page = open_page(small_report)
+    assert page.evaluate("navigator.onLine") is False
+    assert {url.partition(":")[0] for url in open_page.requests} <= {"file", "data"}
+    assert [url for url in open_page.requests if url.startswith("file:")] == [small_report.as_uri()]
 
 
 def test_light_and_dark_and_readable_roles(open_page, small_report):

@@ -13,6 +13,7 @@ from pmpguard.audit.issues_file import read_issues
 from pmpguard.cli import run_verb
 from pmpguard.commands.audit import audit
 from pmpguard.commands.clean import clean
+from pmpguard.commands.embed import embed
 from pmpguard.commands.figure import figure
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.scenes import scene_world, write_world
@@ -65,11 +66,18 @@ def test_machine_readable_output_and_exit_code(report, tmp_path, capsys):
         "--model",
         str(model),
         "--splits",
-        "[train]",
+        "train,val",
         "--json",
     ]
     assert run_verb("audit", audit, words) == 3  # written, but something was left out
-    told = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert captured.err.splitlines() == [
+        "looking at 7 images",
+        "judging 30 pairs of 6 images",
+        "weighing the evidence on 30 pairs",
+        f"writing the report to {tmp_path / 'out'}",
+    ]
     assert told["unjudged"] == {"with an image that cannot be read": 5}
     assert told["summary"]["unreadable"] == ["scene-000002.png"]
     assert Path(told["page"]).is_file() and dataset.is_dir()
@@ -83,7 +91,7 @@ def test_text_output(report, tmp_path, capsys):
         [str(dataset), "--out", str(tmp_path / "out"), "--model", str(model), "--bootstrap", "5"],
     )
     said = capsys.readouterr().out
-    for part in ("80 pairs of 16 images", "estimated mismatch rate", "most suspicious:", "index.html"):
+    for part in ("80 pairs of 16 images", "estimated mismatch rate", "most suspicious", "index.html"):
         assert part in said
 
 
@@ -103,6 +111,7 @@ def test_every_format_can_be_written(report, tmp_path, name, format, columns):
     assert len(again) == done.after
     assert ("provenance" in again.arrow.column_names) == columns
     assert any("provenance" in note for note in done.notes) != columns
+    assert any(note.startswith("the audit said: only 80 pairs") for note in done.notes)
     assert files_of(dataset) == before
     for path in done.diff:
         assert path.is_file() and path.parent == tmp_path
@@ -146,6 +155,8 @@ def test_nothing_is_overwritten(report, tmp_path):
         clean(folder, tmp_path / "a.parquet")
     with pytest.raises(ConfigError, match="cannot be written"):
         clean(folder, tmp_path / "b", format="nwpu")
+    with pytest.raises(ConfigError, match="say which with --format, one of karpathy"):
+        clean(folder, tmp_path / "b")
     assert (tmp_path / "a.parquet").read_text() == "mine"
 
 
@@ -184,3 +195,16 @@ def test_a_clip_folder_is_a_dataset_of_its_own(tmp_path):
     pq.write_table(pa.table(columns), tmp_path / "emb/metadata/0.parquet")
     done = audit(tmp_path / "emb", tmp_path / "out", embeddings=tmp_path / "emb")
     assert done.exit_code == 0 and done.as_dict()["summary"]["pairs"] == 60
+    assert any("no pictures in the report" in said for said in done.outcome.summary.warnings)
+
+
+def test_what_embed_wrote_can_be_audited(report, tmp_path):
+    dataset, _, model = report
+    embed(dataset, model, tmp_path / "vectors", progress=False)
+    done = audit(dataset, tmp_path / "out", embeddings=tmp_path / "vectors")
+    assert done.exit_code == 0 and done.as_dict()["summary"]["pairs"] == 80
+    alone = audit(tmp_path / "vectors", tmp_path / "alone", embeddings=tmp_path / "vectors")
+    assert [(row.pair_id, row.p_match) for row in alone.outcome.rows] == [
+        (row.pair_id, row.p_match) for row in done.outcome.rows
+    ]
+    assert not any("no pictures" in said for said in alone.outcome.summary.warnings)

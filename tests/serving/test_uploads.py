@@ -11,6 +11,7 @@ import sys
 
 import pytest
 from PIL import Image
+from running_apart import run_apart
 
 from pmpguard.serving.limits import Limits
 from pmpguard.serving.picture_worker import LENGTH, LONGEST_SIDE, SIZE, answer, work
@@ -38,7 +39,7 @@ def test_pictures_come_back_as_they_are_and_workers_are_used_again():
         together = await asyncio.gather(*(decoder.decode(png((5, 5 + place))) for place in range(6)))
         return pictures, together, len(decoder._idle)
 
-    pictures, together, workers = asyncio.run(decoding(decode))
+    pictures, together, workers = run_apart(decoding(decode))
     assert [picture.size for picture in pictures] == [(30, 20), (31, 20), (32, 20)]
     assert pictures[0].getpixel((3, 3)) == (0, 0, 255) and pictures[0].mode == "RGB"
     assert [picture.size for picture in together] == [(5, 5 + place) for place in range(6)]
@@ -54,7 +55,7 @@ def test_a_bad_picture_is_refused_and_the_worker_stays():
         await decoder.decode(png((2, 2)))
         return caught.value, before == decoder._idle[0].pid
 
-    refusal, same = asyncio.run(decoding(decode))
+    refusal, same = run_apart(decoding(decode))
     assert refusal.status == 422 and "not a JPEG" in refusal.message and same
 
 
@@ -64,7 +65,7 @@ def test_the_limit_of_pixels_reaches_the_worker():
             await decoder.decode(png((101, 100)))
         return caught.value
 
-    assert asyncio.run(decoding(decode, Limits(upload_pixels=10_000))).status == 413
+    assert run_apart(decoding(decode, Limits(upload_pixels=10_000))).status == 413
 
 
 def test_a_worker_that_dies_is_replaced():
@@ -75,7 +76,7 @@ def test_a_worker_that_dies_is_replaced():
             await decoder.decode(png((2, 2)))
         return await decoder.decode(png((7, 3)))
 
-    assert asyncio.run(decoding(decode)).size == (7, 3)
+    assert run_apart(decoding(decode)).size == (7, 3)
 
 
 def test_a_worker_that_hangs_is_ended(monkeypatch):
@@ -86,7 +87,7 @@ def test_a_worker_that_hangs_is_ended(monkeypatch):
             await decoder.decode(png((2, 2)))
         assert worker.returncode == -9 and decoder._idle == []
 
-    asyncio.run(decoding(decode, Limits(decode_seconds=0.2)))
+    run_apart(decoding(decode, Limits(decode_seconds=0.2)))
 
 
 def test_a_client_that_leaves_does_not_leave_its_picture_to_the_next():
@@ -98,7 +99,7 @@ def test_a_client_that_leaves_does_not_leave_its_picture_to_the_next():
         await asyncio.gather(leaving, return_exceptions=True)
         return await decoder.decode(png((7, 3)))
 
-    assert asyncio.run(decoding(decode)).size == (7, 3)
+    assert run_apart(decoding(decode)).size == (7, 3)
 
 
 def test_places_are_bounded_and_given_back():

@@ -23,6 +23,7 @@ from pmpguard.training.distributed import World
 from pmpguard.training.feeding import Feeder, TokenTable
 from pmpguard.training.kept_tokens import images_of, pack, unpack
 from pmpguard.training.loop import build_method
+from pmpguard.training.pictures import ResidentPictures, SomePictures
 
 CPU = torch.device("cpu")
 DATA = training_data(*coloured_squares(copies=3))
@@ -141,3 +142,23 @@ def test_tokens_are_read_once_for_runs_over_the_same_pictures(monkeypatch: pytes
     third = cache_tokens(again.retriever, DATA.train_pictures, words, 16, CPU)
     assert calls and not torch.equal(third[0].blocks, first[0].blocks)
     assert third[1].ids is first[1].ids
+
+
+def test_parts_of_a_set_share_what_the_backbone_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds of one dataset overlap; each picture of it is looked at once, whatever the parts."""
+    method, tokens = build()
+    retriever, encoder = method.retriever, type(method.retriever.image_encoder)
+    seen: list[int] = []
+    backbone = encoder.tokens
+    monkeypatch.setattr(
+        encoder, "tokens", lambda self, pixels: seen.append(len(pixels)) or backbone(self, pixels)
+    )
+    whole = ResidentPictures(DATA.train_pictures.pixels, CPU)  # type: ignore[attr-defined]
+    for codes in (np.arange(0, 20), np.arange(10, len(whole)), np.array([3])):
+        part = SomePictures(whole, codes)
+        kept, _ = cache_tokens(retriever, part, tokens, 16, CPU)
+        assert sum(seen) == len(whole) and len(kept) == len(part)
+        chosen = np.array([0, len(codes) - 1])
+        given, expected = next(kept.batches([chosen])), next(DATA.train_pictures.batches([codes[chosen]]))
+        torch.testing.assert_close(given, pack(backbone(retriever.image_encoder, expected)))
+        assert torch.equal(next(part.batches([chosen])), expected)

@@ -177,7 +177,7 @@ def test_the_observer_sees_each_epochs_verdicts_and_is_logged(
     caught = metrics(run, "catch")
     assert [line["epoch"] for line in caught] == [0, 1, 2]
     assert all("true_auroc" in line and "true_rate_error" in line for line in caught)
-    assert caught[0]["true_auroc"] == 0.5  # nothing is judged before the first look
+    assert 0.5 < caught[0]["true_auroc"] <= 1  # captions are compared before the first step
     assert result.detection is not None
     assert caught[-1]["true_auroc"] == pytest.approx(result.detection.auroc)
     plain = run_experiment(config(train=small_config(epochs=1)), tmp_path, DATA)

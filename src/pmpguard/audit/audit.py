@@ -7,7 +7,7 @@ audited (`pairs.parquet`, which cleaning starts from) and, where judges were tra
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from pmpguard.audit.clip_embeddings import ClipEmbeddings, match_pairs, read_clip_embeddings
-from pmpguard.audit.crossfit import CrossfitConfig, fold_judges, training_settings
+from pmpguard.audit.crossfit import CrossfitConfig, fold_judges
 from pmpguard.audit.embeddings import embedding_evidence, unit_rows
 from pmpguard.audit.issues_file import ISSUES, PAIRS, SUMMARY, write_issues, write_summary
 from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_parts, judged_by_model, unknown_words
@@ -35,6 +35,7 @@ from pmpguard.training.pictures import open_pictures
 
 log = logging.getLogger("pmpguard")
 MANY_UNKNOWN = 0.1
+FEW_IMAGES, FEW_FROM_SCRATCH = 100, 1000  # to train judges on: on frozen pretrained encoders, and anew
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,11 @@ class AuditConfig:
     heat_maps: int = 2000
     bootstrap: int = 100
     crossfit: CrossfitConfig = field(default_factory=CrossfitConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("proposals", "heat_maps", "bootstrap"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: {getattr(self, name)} is negative", fix="0 for none, or more")
 
 
 @dataclass(frozen=True)
@@ -81,18 +87,21 @@ def audit_dataset(
     *,
     model: Path | None = None,
     embeddings: Path | None = None,
+    tell: Callable[[str], None] = log.info,
 ) -> AuditOutcome:
     """Judge the pairs of a table and write the report folder `out`.
 
     `model` is a model folder that judges; `embeddings` a folder as clip-retrieval writes it. Without either,
-    judges are trained on the dataset itself, each on other images than it judges.
+    judges are trained on the dataset itself, each on other images than it judges. `tell` is told each step.
     """
     config = config or AuditConfig()
     if model is not None and embeddings is not None:
         raise ConfigError("a model and embeddings were given", fix="give one of the two")
+    if out.is_file():
+        raise ConfigError(f"{out}: is a file, the report is a folder", fix="give another name with --out")
     chosen = choose_splits(table, config.splits)
     with writer_lock(out):
-        looked = Looked((), ()) if embeddings is not None else look(chosen)
+        looked = Looked((), ()) if embeddings is not None else look(chosen, tell)
         usable, unjudged = usable_rows(chosen, looked.unreadable)
         stored = None if embeddings is None else read_clip_embeddings(embeddings)
         if stored is not None:
@@ -105,10 +114,14 @@ def audit_dataset(
         if stored is not None:
             parts = [judged_by_embeddings(judged, stored, match_pairs(judged, stored.table), config)]
             name = f"embeddings in {embeddings}"
+            if thumbnail_loader(judged)(judged.column("image")[0]) is None:
+                warnings.append(f"no pictures in the report: none found below {judged.root} (--images)")
         elif model is not None:
+            tell(f"judging {len(judged):,} pairs of {len(judged.first_rows):,} images")
             parts, name = judged_by_given(judged, model, config, warnings), f"model in {model}"
         else:
-            parts, name = judged_by_folds(judged, out, config, looked.copies, warnings)
+            parts, name = judged_by_folds(judged, out, config, looked.copies, warnings, tell)
+        tell(f"weighing the evidence on {len(judged):,} pairs")
         rows, audit = judge_parts(
             judged, parts, proposals=config.proposals, heat_maps=config.heat_maps,
             bootstrap=config.bootstrap, seed=config.crossfit.seed,
@@ -128,6 +141,7 @@ def audit_dataset(
             model=name,
             dataset=table.fingerprint,
         )
+        tell(f"writing the report to {out}")
         table.write_parquet(out / PAIRS)
         write_issues(out / ISSUES, rows)
         page = write_report(out, rows, summary, thumbnail_loader(judged))
@@ -144,8 +158,9 @@ def choose_splits(table: PairTable, splits: Sequence[str] | None) -> PairTable:
     return table.filter(np.isin(np.array(table.column("split"), dtype=object), list(splits)))
 
 
-def look(table: PairTable) -> Looked:
+def look(table: PairTable, tell: Callable[[str], None] = log.info) -> Looked:
     """Read every picture once: which cannot be read, which show the same."""
+    tell(f"looking at {len(table.first_rows):,} images")
     pictures, problems = look_at_pictures(table, table.name, workers=2)
     id_of = dict(zip(table.column("image"), table.column("image_id"), strict=True))
     copies = []
@@ -178,7 +193,8 @@ def require_contrast(judged: PairTable, given: PairTable) -> None:
         f"{counted}, with {images} image{'s' if images != 1 else ''} and {captions} different "
         f"caption{'s' if captions != 1 else ''}: nothing can be judged",
         fix="an audit compares captions among images: give at least two images with different captions"
-        + ("" if len(judged) else ", and check the image folder (--images)"),
+        if len(judged)
+        else "check where the pictures are (--images) and that captions have words; see pmpguard data check",
     )
 
 
@@ -194,34 +210,32 @@ def judged_by_folds(
     config: AuditConfig,
     copies: Sequence[Sequence[str]],
     warnings: list[str],
+    tell: Callable[[str], None] = log.info,
 ) -> tuple[list[JudgedPart], str]:
     """Train a judge for every fold and let it judge."""
     code_of = dict(zip(table.column("image_id"), table.image_codes.tolist(), strict=True))
     sets = [[code_of[image] for image in members if image in code_of] for members in copies]
+    sets = [members for members in sets if len(members) > 1]
     parts: list[JudgedPart] = []
-    for judge in fold_judges(table, out / "folds", config.crossfit, [one for one in sets if len(one) > 1]):
-        log.info("fold %d of %d judges %d pairs", len(parts) + 1, config.crossfit.folds, len(judge.rows))
+    for judge in fold_judges(table, out / "folds", config.crossfit, sets, tell=tell):
         if not parts:
             warnings += language_warnings(judge.retriever, table)
-        parts.append(_judged(judge.retriever, table, judge.rows, config))
-    model = training_settings(table, config.crossfit).model
-    return parts, f"{len(parts)} judges trained on the dataset, {model.vision} + {model.text}"
+        seed = config.crossfit.seed
+        parts.append(judged_by_model(judge.retriever, table, judge.rows, judge.pictures, seed=seed))
+    model = judge.retriever.config
+    warnings += few_images_warnings(len(table.first_rows), model.vision == "tiny")
+    return parts, f"{len(parts)} models trained on the dataset itself, {model.vision} + {model.text}"
 
 
 def judged_by_given(
     table: PairTable, model: Path, config: AuditConfig, warnings: list[str]
 ) -> list[JudgedPart]:
-    retriever = Retriever.load(model)
-    warnings += language_warnings(retriever, table)
-    return [_judged(retriever, table, np.arange(len(table)), config)]
-
-
-def _judged(
-    retriever: Retriever, table: PairTable, rows: npt.NDArray[np.int64], config: AuditConfig
-) -> JudgedPart:
     device = pick_device(config.crossfit.device)
-    pictures = open_pictures(table.take(rows), retriever.config.image_size, device)
-    return judged_by_model(retriever.to(device).eval(), table, rows, pictures, seed=config.crossfit.seed)
+    retriever = Retriever.load(model).to(device).eval()
+    warnings += language_warnings(retriever, table)
+    pictures = open_pictures(table, retriever.config.image_size, device)
+    rows = np.arange(len(table))
+    return [judged_by_model(retriever, table, rows, pictures, seed=config.crossfit.seed)]
 
 
 def judged_by_embeddings(
@@ -238,6 +252,17 @@ def judged_by_embeddings(
     return JudgedPart(
         np.arange(len(table)), captions, images, caption_of, image_of, distinct_captions(table), evidence
     )
+
+
+def few_images_warnings(images: int, from_scratch: bool) -> list[str]:
+    """Whether judges trained on the dataset had enough to learn from."""
+    if images >= (FEW_FROM_SCRATCH if from_scratch else FEW_IMAGES):
+        return []
+    how = " from scratch" if from_scratch else ""
+    return [
+        f"the judges were trained{how} on this dataset's {images:,} images, which are few: expect right "
+        "pairs among those judged wrong and too high a rate; a model trained on more (--model) judges better"
+    ]
 
 
 def language_warnings(retriever: Retriever, table: PairTable) -> list[str]:

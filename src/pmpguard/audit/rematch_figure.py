@@ -17,6 +17,7 @@ from pmpguard.files import write_atomic
 RED, GREEN, PLAIN, GREY = "#c62828", "#2e7d32", "#202020", "#757575"
 SUPPORTED = 0.65
 WIDTH, HEIGHT = 9.0, 2.1  # inches of one pair
+MOST = 100  # pairs of a figure
 TEXT_LEFT, FONT = 0.265, 11
 LINE = 0.115  # of the pair's height, between two lines of text
 
@@ -26,12 +27,18 @@ Coloured = list[tuple[str, str]]  # (word, colour)
 def draw_rematches(
     path: Path, rows: Sequence[AuditRow], load_image: Callable[[str], Image.Image | None]
 ) -> Path:
-    """Draw the pairs one under another into a PNG or SVG file."""
+    """Draw the pairs one under another into a PNG, SVG or PDF file."""
     kind = path.suffix.lower().lstrip(".")
     if kind not in ("png", "svg", "pdf"):
-        raise ConfigError(f"{path}: cannot draw a .{kind} file", fix="use a name ending in .png or .svg")
+        raise ConfigError(
+            f"{path}: cannot draw a .{kind} file", fix="use a name ending in .png, .svg or .pdf"
+        )
     if not rows:
-        raise ConfigError("no pairs to draw", fix="name some with --pairs")
+        raise ConfigError(
+            "no pairs to draw: none was judged wrong and has a proposal", fix="name some (--pairs)"
+        )
+    if len(rows) > MOST:
+        raise ConfigError(f"{len(rows)} pairs do not fit into one figure", fix=f"at most {MOST} of them")
     figures = require("matplotlib.figure", "plots")
     backend = require("matplotlib.backends.backend_agg", "plots")
     figure = figures.Figure(figsize=(WIDTH, HEIGHT * len(rows)), dpi=150)
@@ -107,7 +114,7 @@ def _draw_words(figure: Any, panel: Any, words: Coloured, top: float) -> float:
         weight = "normal" if colour == PLAIN else "bold"
         drawn = panel.text(x, y, _literal(text), color=colour, fontsize=FONT, va="center", fontweight=weight)
         box = drawn.get_window_extent(renderer).transformed(to_panel)
-        if box.x1 > 1.0 and x > 0:
+        if box.x1 > 1.0 and x > 0 and any(map(str.isalnum, text)):  # no full stop begins a line
             x, y = 0.0, y - LINE
             drawn.set_position((x, y))
             box = drawn.get_window_extent(renderer).transformed(to_panel)

@@ -52,7 +52,7 @@ def agreement(
     counts = torch.bincount(image_of, minlength=images)  # (I,)
     starts = counts.cumsum(0) - counts  # (I,)
 
-    answers = torch.zeros(len(query_captions), device=device)  # (P,)
+    answers = torch.zeros(len(query_captions), dtype=torch.float32, device=device)  # (P,)
     answered = torch.zeros(len(query_captions), dtype=torch.bool, device=device)
     # queries of images with equally many captions go together, so that little is padded
     order = torch.argsort(counts[query_images], stable=True)  # (P,)

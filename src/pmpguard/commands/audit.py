@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pmpguard.audit.audit import AuditConfig, AuditOutcome, audit_dataset
 from pmpguard.audit.clip_embeddings import read_clip_embeddings
 from pmpguard.audit.crossfit import CrossfitConfig
-from pmpguard.commands.downloads import require_dataset
 from pmpguard.config import to_dict
 from pmpguard.data.formats import read_pairs
 from pmpguard.training.loop import Interrupted
 
 USUAL = CrossfitConfig()
 PARTIAL = 3  # exit code: a report was written, but some pairs could not be judged
-SHOWN = 5
+SHOWN, LIKELY = 5, 0.5  # pairs printed; how sure a proposal must be to be printed
 
 
 @dataclass(frozen=True)
@@ -46,18 +46,20 @@ class AuditReport:
             rate += f" (95 %: {low:.1%} to {high:.1%})"
         lines = [
             f"{found.pairs:,} pairs of {found.images:,} images, judged by {found.model}",
-            f"estimated mismatch rate {rate}; {found.flagged:,} pairs flagged",
+            f"estimated mismatch rate {rate}; pairs judged wrong: {found.flagged:,}",
             f"repeated pairs {found.duplicate_pairs:,}, copies of images {found.duplicate_images:,}, "
             f"unreadable images {len(found.unreadable):,}",
             *(f"note: {warning}" for warning in found.warnings),
-            "most suspicious:",
+            "most suspicious, with p(match):",
         ]
         for row in self.outcome.rows[:SHOWN]:
             lines.append(f"  {row.p_match:.3f}  {row.pair_id}  {row.image}: {row.caption!r}")
-            if row.proposals:
-                best = row.proposals[0]
+            best = row.proposals[0] if row.proposals else None
+            if best is not None and best.p_match >= LIKELY:
                 lines.append(f"         better ({best.p_match:.2f}): {best.caption!r}")
-        return "\n".join([*lines, f"page {self.outcome.page}, for machines {self.out / 'issues.parquet'}"])
+        lines.append(f"review it in a browser: {self.outcome.page}")
+        lines.append(f"then: pmpguard clean {self.out} --decisions decisions.json --out cleaned.parquet")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def audit(
     out: Path = Path("audit"),
     model: Path | None = None,
     embeddings: Path | None = None,
-    splits: list[str] | None = None,
+    splits: str | None = None,
     images: Path | None = None,
     format: str | None = None,
     proposals: int = 3,
@@ -91,30 +93,38 @@ def audit(
     """Judge every pair of a dataset and write a report to review: wrong captions, and better ones.
 
     Without a model or embeddings, judges are trained on the dataset itself, each on other images than those
-    it judges; running the same command again continues an interrupted training. Exit code 3 says that the
+    it judges; running the same command again continues an interrupted audit. Exit code 3 says that the
     report is there but some pairs could not be judged (unreadable images, captions without words).
 
     Args:
-        dataset: a dataset in any known format; or, with --embeddings, that same folder
-        out: folder of the report
-        model: a model folder that judges
-        embeddings: a folder with img_emb, text_emb and metadata as clip-retrieval writes it
-        splits: which splits to audit; all by default
+        dataset: a dataset in any known format; a folder of embeddings is one, too, given here and to
+            --embeddings
+        out: the folder to write the report to
+        model: folder of a trained model that judges, instead of judges trained on the dataset
+        embeddings: folder to judge by, with img_emb, text_emb and metadata as clip-retrieval and
+            `pmpguard embed` write them
+        splits: which splits to audit, separated by commas; all by default
         images: the folder that holds the pictures, when it is not beside the dataset
         format: the dataset's format, when it cannot be told from the path
-        proposals: better captions named for each pair judged wrong
-        heat_maps: so many of the most suspicious pairs keep where each word is found in the picture
-        bootstrap: resamples for the interval of the mismatch rate
-        crossfit: how judges are trained
+        proposals: how many better captions to name for each pair judged wrong
+        heat_maps: for how many of the most suspicious pairs to keep where each word is found
+        bootstrap: resamples for the interval of the mismatch rate, 0 for none
+        crossfit: how judges are trained, where neither a model nor embeddings are given
     """
-    config = AuditConfig(tuple(splits) if splits else None, proposals, heat_maps, bootstrap, crossfit)
+    chosen = None if splits is None else tuple(name.strip() for name in splits.split(",") if name.strip())
+    config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit)
     if embeddings is not None and dataset.resolve() == embeddings.resolve():
         table = read_clip_embeddings(embeddings).table
+        table = table if images is None else replace(table, root=images)
     else:
-        require_dataset(dataset)
         table = read_pairs(dataset, format=format, images=images)
     try:
-        outcome = audit_dataset(table, out, config, model=model, embeddings=embeddings)
+        outcome = audit_dataset(table, out, config, model=model, embeddings=embeddings, tell=tell)
     except Interrupted as stop:
         return AuditStopped(out, str(stop))
     return AuditReport(out, outcome)
+
+
+def tell(text: str) -> None:
+    """Say on stderr what goes on: an audit takes minutes."""
+    print(text, file=sys.stderr, flush=True)

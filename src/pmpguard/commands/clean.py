@@ -55,13 +55,13 @@ def clean(
     Args:
         report: folder that `pmpguard audit` wrote
         out: the file or folder to write; it must not exist yet
-        policy: 'drop', 'rematch' or 'weight'
+        policy: what becomes of pairs judged wrong that no decision is about
         decisions: JSON file saved from the report's page
         format: of the result, when its ending does not tell
-        min_probability: how sure a proposal must be under policy 'rematch'
+        min_probability: how sure a proposal must be under policy 'rematch', 0 to 1
         images: the folder that holds the pictures, when they have moved since the audit
     """
-    chosen = format or format_of_target(out)
+    chosen = format or format_of_ending(out)
     if chosen not in FORMATS or FORMATS[chosen].write is None:
         known = ", ".join(name for name, kind in FORMATS.items() if kind.write)
         raise ConfigError(f"format {chosen!r} cannot be written", fix=f"one of {known}")
@@ -80,12 +80,21 @@ def clean(
     cleaned = clean_pairs(table, rows, policy, decided, min_probability=min_probability)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_pairs(cleaned.table, out, chosen)
-    notes = []
+    notes = [f"the audit said: {warning}" for warning in summary.warnings]
     if not FORMATS[chosen].keeps_columns:
         notes.append(f"{chosen} has no place for the provenance of pairs; it is in the list of changes")
     if not FORMATS[chosen].copies_pictures and chosen != "parquet":
-        notes.append(f"pictures stay in {table.root}; read the result with --images {table.root}")
+        root = table.root.resolve()
+        notes.append(f"pictures stay in {root}; read the result with --images {root}")
     return CleanReport(
         out, chosen, len(table), len(cleaned.table), cleaned.counts,
         write_difference(out, table, cleaned), tuple(notes),
     )  # fmt: skip
+
+
+def format_of_ending(out: Path) -> str:
+    try:
+        return format_of_target(out)
+    except ConfigError as error:
+        known = ", ".join(name for name, kind in FORMATS.items() if kind.write)
+        raise ConfigError(error.message, fix=f"say which with --format, one of {known}") from error

@@ -25,7 +25,7 @@ class FigureReport:
         return plain
 
     def as_text(self) -> str:
-        return f"{len(self.pairs)} pairs drawn in {self.out}"
+        return f"{len(self.pairs)} pair{'s' if len(self.pairs) != 1 else ''} drawn in {self.out}"
 
 
 def figure(
@@ -39,7 +39,7 @@ def figure(
 
     Args:
         report: folder that `pmpguard audit` wrote
-        out: the picture to write, .png or .svg
+        out: the picture to write, .png, .svg or .pdf
         pairs: ids separated by commas; by default the most suspicious pairs that have a proposal
         count: how many, where no ids are given
         images: the folder that holds the pictures, when they have moved since the audit

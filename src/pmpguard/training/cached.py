@@ -20,11 +20,11 @@ from torch import Tensor, nn
 
 from pmpguard.data.transforms import Augmentation
 from pmpguard.errors import ConfigError
-from pmpguard.evaluation.evaluate import encoder_precision
+from pmpguard.evaluation.evaluate import PictureSource, encoder_precision
 from pmpguard.model.retriever import Retriever
 from pmpguard.training.feeding import TokenTable
 from pmpguard.training.kept_tokens import pack
-from pmpguard.training.pictures import Pictures
+from pmpguard.training.pictures import Pictures, SomePictures
 from pmpguard.training.words import PaddedWords
 
 
@@ -77,20 +77,14 @@ def cache_tokens(
     batch: int,
     device: torch.device,
     precision: str = "fp32",
-) -> tuple[CachedPictures, CachedCaptions]:
+) -> tuple[PictureSource, CachedCaptions]:
     """Run both frozen backbones over everything; tokens stay on the device, in the run's precision."""
     if not is_frozen(retriever):
         raise ConfigError(
             "tokens can be kept only of frozen backbones",
             fix="set model.vision_options.frozen=true and model.text_options.frozen=true",
         )
-    kept = torch.bfloat16 if precision == "bf16" and device.type == "cuda" else torch.float32
-    codes = np.arange(len(pictures))
-    parts = [codes[start : start + batch] for start in range(0, len(codes), batch)]
-
-    def read_pictures() -> tuple[Tensor, ...]:
-        blocks = [pack(retriever.image_tokens(pixels)).to(kept) for pixels in pictures.batches(parts)]
-        return (torch.cat(blocks),)
+    kept = kept_type(precision, device)
 
     def read_captions() -> tuple[Tensor, ...]:
         texts = [
@@ -99,19 +93,42 @@ def cache_tokens(
         ]
         return torch.cat([pack(part).to(kept) for part in texts]), torch.cat([part.mask for part in texts])
 
-    how = f"{batch} {kept} {device}"
+    mark = f"{batch} {kept} {device} {tensors_mark([tokens.ids, tokens.mask])}"
     with encoder_precision(device, precision):
-        (images,) = _remembered(
-            pictures, f"{how} {weights_mark(retriever.image_encoder.backbone)}", read_pictures
-        )
-        mark = tensors_mark([tokens.ids, tokens.mask])
         captions, mask = _remembered(
-            pictures, f"{how} {mark} {weights_mark(retriever.text_encoder.backbone)}", read_captions
+            pictures, f"{mark} {weights_mark(retriever.text_encoder.backbone)}", read_captions
         )  # (U, 1 + m, c), (U, m)
     return (
-        CachedPictures(images),
+        cache_pictures(retriever, pictures, batch, device, precision),
         CachedCaptions(captions, mask, mask.sum(1).cpu().numpy(), tokens.row_of, packs=False),
     )
+
+
+@torch.no_grad()
+def cache_pictures(
+    retriever: Retriever, pictures: PictureSource, batch: int, device: torch.device, precision: str = "fp32"
+) -> PictureSource:
+    """The tokens of the pictures, in the form of these; of a part of a set, the whole set is read."""
+    if isinstance(pictures, SomePictures):
+        whole = cache_pictures(retriever, pictures.whole, batch, device, precision)
+        return SomePictures(whole, pictures.codes)
+    kept = kept_type(precision, device)
+    codes = np.arange(len(pictures))
+    parts = [codes[start : start + batch] for start in range(0, len(codes), batch)]
+
+    def read() -> tuple[Tensor, ...]:
+        blocks = [pack(retriever.image_tokens(pixels)).to(kept) for pixels in pictures.batches(parts)]
+        return (torch.cat(blocks),)
+
+    with encoder_precision(device, precision):
+        mark = f"{batch} {kept} {device} {weights_mark(retriever.image_encoder.backbone)}"
+        (blocks,) = _remembered(pictures, mark, read)
+    return CachedPictures(blocks)
+
+
+def kept_type(precision: str, device: torch.device) -> torch.dtype:
+    """Tokens are kept as the run computes them."""
+    return torch.bfloat16 if precision == "bf16" and device.type == "cuda" else torch.float32
 
 
 # What was read of pictures that are still open, and of captions paired with them: the next run over the same

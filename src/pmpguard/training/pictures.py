@@ -1,10 +1,11 @@
-"""Where the loop gets a table's pictures from: all decoded in memory, or decoded ahead by threads."""
+"""Where the loop gets a table's pictures from: all in memory, decoded ahead by threads, or part of a set."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -67,6 +68,20 @@ class StreamedPictures:
 
     def _join(self, jobs: list[Future[Tensor]]) -> Tensor:
         return torch.stack([job.result() for job in jobs]).to(self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class SomePictures:
+    """Some pictures of an open set, numbered anew. What is kept of the set serves all its parts."""
+
+    whole: Pictures
+    codes: np.ndarray  # (images,) their numbers in the set
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
+        return self.whole.batches([self.codes[part] for part in codes])
 
 
 def open_pictures(

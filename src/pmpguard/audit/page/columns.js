@@ -67,6 +67,7 @@ function shareBelow(part, value) {
 
 const whole = new Intl.NumberFormat("en");
 const count = (number) => whole.format(number);
+const several = (number, name) => `${count(number)} ${name}${number === 1 ? "" : "s"}`;
 
 function percent(share, digits = 0) {
   if (share === null || Number.isNaN(share)) return "–";

@@ -43,7 +43,7 @@ function showWrongWords(row) {
   for (let word = first[row]; word < first[row + 1]; word++) {
     if (wrong[word]) found.push(text.slice(start[word], start[word] + length[word]));
   }
-  byId("wrong-words").textContent = found.length > 0 ? `Not found in the picture: ${found.join(", ")}` : "";
+  byId("wrong-words").textContent = found.length > 0 ? `Not borne out: ${found.join(", ")}` : "";
 }
 
 function showProposals(row) {

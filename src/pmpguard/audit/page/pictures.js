@@ -124,15 +124,18 @@ function markedCaption(parent, row, focusable) {
   return fill(parent, ...parts.filter((part) => part !== ""));
 }
 
+const SEEN_FROM = 0.65; // support; less than that says nothing, as of "the" or "with"
+
 function wordElement(text, word, support, isWrong, focusable) {
-  const element = make("span", `word ${isWrong ? "wrong" : "seen"}`, text);
+  const isSeen = !isWrong && support >= SEEN_FROM;
+  const element = make("span", `word ${isWrong ? "wrong" : isSeen ? "seen" : "open"}`, text);
   element.style.setProperty("--strength", (isWrong ? 1 - support : support).toFixed(3));
   element.dataset.word = word;
   if (focusable) {
     element.tabIndex = 0;
     element.setAttribute("role", "button");
     element.setAttribute("aria-pressed", "false");
-    element.setAttribute("aria-label", `${text}: ${isWrong ? "not found" : "found"}, support ${percent(support)}`);
+    element.setAttribute("aria-label", `${text}: ${isWrong ? "not borne out" : isSeen ? "borne out" : "open"}, support ${percent(support)}`);
   }
   return element;
 }

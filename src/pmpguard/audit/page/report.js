@@ -229,7 +229,7 @@ function showSummary() {
     figure("Flagged", count(summary.flagged), `of ${count(summary.pairs)} pairs`),
     figure("Pictures", count(summary.images), summary.unreadable ? `${count(summary.unreadable)} unreadable` : "all readable"),
     figure("Duplicates", count(summary.duplicatePairs + summary.duplicateImages),
-      `${count(summary.duplicatePairs)} pairs, ${count(summary.duplicateImages)} pictures`));
+      `${several(summary.duplicatePairs, "pair")}, ${several(summary.duplicateImages, "picture")}`));
   const notes = [];
   if (summary.warnings.length > 0) notes.push(note("Before you read the numbers", summary.warnings, true));
   if (summary.unreadable > 0) {

@@ -62,12 +62,17 @@ function decidedTest(wanted) {
   return (row) => decisionOf(row)?.action === wanted;
 }
 
+function hasWrongWord(row) {
+  return audit.words.wrong.subarray(audit.words.first[row], audit.words.first[row + 1]).includes(1);
+}
+
 /** Rows that pass every filter, in the wanted order. */
 function matchingRows(filters) {
   const tests = [
     filters.split === "" ? null : (row) => audit.split[row] === Number(filters.split),
     filters.label === "" ? null : (row) => audit.label[row] === Number(filters.label),
     filters.flagged ? (row) => audit.flag[row] === 1 : null,
+    filters.red ? hasWrongWord : null,
     filters.low === 0 && filters.high === 1
       ? null
       : (row) => audit.p[row] >= filters.low && audit.p[row] <= filters.high,
@@ -84,6 +89,7 @@ function readFilters() {
     label: byId("label").value,
     decided: byId("decided").value,
     flagged: byId("flagged").checked,
+    red: byId("red").checked,
     low: Number(byId("low").value) / 100,
     high: Number(byId("high").value) / 100,
     sort: byId("sort").value,

@@ -1,0 +1,140 @@
+"""Judges trained fold by fold: pictures read once, folds continued after Ctrl-C or begun anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from pmpguard.audit import crossfit
+from pmpguard.audit.crossfit import CrossfitConfig, fold_judges, training_settings
+from pmpguard.audit.judging import judged_by_model
+from pmpguard.data.pairs import PairTable
+from pmpguard.data.scenes import scene_world, write_world
+from pmpguard.errors import ConfigError
+from pmpguard.model.image_encoder import EncoderOptions
+from pmpguard.model.retriever_config import preset
+from pmpguard.training import loop
+
+QUICK = CrossfitConfig(folds=2, encoders="tiny", image_size=32, epochs=2, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory):
+    return write_world(scene_world(24, size=32), tmp_path_factory.mktemp("scenes") / "world")
+
+
+def judge(table, out, config):
+    """Vectors of every judge's pictures, after all folds."""
+    return [
+        judged_by_model(one.retriever, table, one.rows, one.pictures).images
+        for one in fold_judges(table, out, config)
+    ]
+
+
+@pytest.mark.slow
+def test_no_judge_has_seen_what_it_judges(tmp_path, scenes):
+    judged = []
+    for one in fold_judges(scenes, tmp_path, QUICK, [[0, 7, 9]]):
+        images = set(scenes.image_codes[one.rows].tolist())
+        assert not images & {0, 7, 9} or {0, 7, 9} <= images
+        part = scenes.take(one.rows)
+        shown = next(one.pictures.batches([np.arange(len(one.pictures))]))
+        expected = crossfit.open_pictures(part, 32, torch.device("cpu")).pixels
+        assert torch.equal(shown, expected)
+        judged += one.rows.tolist()
+    assert sorted(judged) == list(range(len(scenes)))
+
+
+@pytest.mark.slow
+def test_frozen_backbones_look_at_each_picture_once(tmp_path, scenes, monkeypatch):
+    """For three trainings, their validations and the judging, and again when the judges are ready made."""
+    frozen = EncoderOptions(frozen=True)
+    model = preset("tiny", image_size=32, vision_options=frozen, text_options=frozen)
+    monkeypatch.setattr(crossfit, "judge_model", lambda *_: model)
+    seen: Counter[bytes] = Counter()
+    encoder = crossfit.Retriever.image_tokens
+
+    def count(self, pixels):
+        seen.update(picture.numpy().tobytes() for picture in pixels)
+        return encoder(self, pixels)
+
+    monkeypatch.setattr(crossfit.Retriever, "image_tokens", count)
+    config = replace(QUICK, folds=3, encoders="light")
+    first = judge(scenes, tmp_path, config)
+    assert len(seen) == 24 and set(seen.values()) == {1}
+    again = judge(scenes, tmp_path, config)
+    assert set(seen.values()) == {2}
+    for one, other in zip(first, again, strict=True):
+        torch.testing.assert_close(one, other)
+    live = [
+        judged_by_model(one.retriever, scenes, one.rows, crossfit.SomePictures(
+            crossfit.open_pictures(scenes, 32, torch.device("cpu")), np.unique(scenes.image_codes[one.rows])
+        )).images
+        for one in fold_judges(scenes, tmp_path, config)
+    ]  # fmt: skip
+    for one, other in zip(first, live, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_stopped_audit_goes_on_where_it_was(tmp_path, scenes, monkeypatch):
+    whole = judge(scenes, tmp_path / "whole", QUICK)
+    validate, calls = loop.validate, []
+
+    def interrupt(*given):
+        calls.append(1)
+        if len(calls) == 3:  # after the first epoch of the second fold
+            os.kill(os.getpid(), signal.SIGINT)
+        return validate(*given)
+
+    monkeypatch.setattr(loop, "validate", interrupt)
+    with pytest.raises(loop.Interrupted, match="run the same command again"):
+        judge(scenes, tmp_path / "stopped", QUICK)
+    assert list((tmp_path / "stopped/fold-2/checkpoints").glob("step-*"))
+    resumed = judge(scenes, tmp_path / "stopped", QUICK)
+    assert len(calls) == 4  # only the epoch that was missing
+    for one, other in zip(whole, resumed, strict=True):
+        assert torch.equal(one, other)
+    assert not list((tmp_path / "stopped").glob("*/checkpoints"))  # the model is all that is needed of a fold
+
+
+@pytest.mark.slow
+def test_other_settings_begin_anew(tmp_path, scenes):
+    told: list[str] = []
+    first = [one.retriever for one in fold_judges(scenes, tmp_path, QUICK, tell=told.append)]
+    assert told[0] == "judge 1 of 2: trained on 12 images, judges 60 pairs of the other 12"
+    other = [one.retriever for one in fold_judges(scenes, tmp_path, replace(QUICK, seed=1))]
+    weights = [torch.cat([p.flatten() for p in one.parameters()]) for one in (first[0], other[0])]
+    assert not torch.equal(*weights)
+    (tmp_path / "fold-1/fold.json").unlink()  # not ours to remove then
+    (tmp_path / "fold-1/mine.txt").write_text("kept")
+    list(fold_judges(scenes, tmp_path, QUICK))
+    assert (tmp_path / "fold-1/mine.txt").is_file()
+
+
+def test_settings_suit_the_number_of_pairs():
+    def pairs(count):
+        return PairTable.from_columns(
+            {"image": [f"{n // 5}" for n in range(count)], "caption": [str(n) for n in range(count)]}
+        )
+
+    few, many = (training_settings(pairs(count), CrossfitConfig(encoders="tiny")) for count in (100, 40_000))
+    assert few.batch_size == 16 and few.epochs == 30 and few.checkpoint_every == -1
+    assert many.batch_size == 160 and many.epochs == 10 and many.captions_per_image == 5
+    assert few.settings["release_at"] == 18 and many.checkpoint_every == 0
+    assert training_settings(pairs(100), CrossfitConfig(method="infonce", encoders="tiny")).settings == {}
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [({"folds": 1}, "at least 2"), ({"epochs": 0}, "too few"), ({"device": "abacus"}, "'abacus' is unknown")],
+)
+def test_impossible_wishes(wish, said):
+    with pytest.raises(ConfigError, match=said):
+        CrossfitConfig(**wish)
