@@ -8,6 +8,7 @@ import time
 
 import pytest
 from fake_searcher import FakeSearcher
+from running_apart import run_apart
 
 from pmpguard.search.query import Filters, Query
 from pmpguard.search.query_checks import QueryError
@@ -39,7 +40,7 @@ def test_questions_at_the_same_time_are_asked_together():
     async def work(batcher):
         return await asyncio.gather(*(batcher.find(ask(text)) for text in texts))
 
-    answers = asyncio.run(with_batcher(searcher, work, on_batch=sizes.append))
+    answers = run_apart(with_batcher(searcher, work, on_batch=sizes.append))
     alone = [searcher.search_many([Query(text)], 3)[0] for text in texts]
     assert [found.hits for found in answers] == alone
     assert sizes == [20]
@@ -54,7 +55,7 @@ def test_only_questions_that_agree_share_a_call_and_none_is_larger_than_allowed(
     async def work(batcher):
         return await asyncio.gather(*(batcher.find(one) for one in asks))
 
-    answers = asyncio.run(with_batcher(searcher, work, largest=8))
+    answers = run_apart(with_batcher(searcher, work, largest=8))
     assert sum(searcher.batches) == len(asks) and max(searcher.batches) <= 8
     assert [len(found.hits) for found in answers] == [one.k for one in asks]
     assert all(hit.metadata["class"] == "odd" for hit in answers[2].hits)
@@ -65,7 +66,7 @@ def test_one_wrong_question_fails_alone():
         texts = ["a plane", "!!!", "a pond"]
         return await asyncio.gather(*(batcher.find(ask(text)) for text in texts), return_exceptions=True)
 
-    first, wrong, last = asyncio.run(with_batcher(FakeSearcher(), work))
+    first, wrong, last = run_apart(with_batcher(FakeSearcher(), work))
     assert isinstance(wrong, QueryError)
     assert len(first.hits) == len(last.hits) == 3
 
@@ -79,7 +80,7 @@ def test_whatever_the_index_raises_reaches_every_question_and_the_next_one_is_an
         searcher.broken = None
         return failed, await batcher.find(ask("c"))
 
-    failed, found = asyncio.run(with_batcher(searcher, work))
+    failed, found = run_apart(with_batcher(searcher, work))
     assert [str(error) for error in failed] == ["gone", "gone"]
     assert len(found.hits) == 3
 
@@ -101,7 +102,7 @@ def test_a_full_queue_refuses_at_once():
         await asyncio.gather(*tasks)
         return caught.value
 
-    refusal = asyncio.run(with_batcher(searcher, work, waiting=2))
+    refusal = run_apart(with_batcher(searcher, work, waiting=2))
     assert refusal.status == 503 and refusal.headers == {"Retry-After": "1"}
 
 
@@ -120,7 +121,7 @@ def test_a_slow_index_is_answered_as_busy_and_whoever_gave_up_is_not_worked_for(
         searcher.gate.set()
         await batcher.find(ask("b"))
 
-    asyncio.run(with_batcher(searcher, work, seconds=0.3))
+    run_apart(with_batcher(searcher, work, seconds=0.3))
     asked = [query.text for queries, *_ in searcher.asked for query in queries]
     assert asked == ["a", "b"]
 
@@ -141,7 +142,7 @@ def test_whoever_waits_when_the_server_stops_is_told():
         searcher.gate.set()
         return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 2)
 
-    assert [error.status for error in asyncio.run(main())] == [503, 503, 503]
+    assert [error.status for error in run_apart(main())] == [503, 503, 503]
 
 
 def test_an_answer_and_its_version_belong_together():
@@ -161,7 +162,7 @@ def test_an_answer_and_its_version_belong_together():
     async def work(batcher):
         return await batcher.find(ask("a"))
 
-    found = asyncio.run(with_batcher(searcher, work))
+    found = run_apart(with_batcher(searcher, work))
     assert calls == ["000001", "000002"] and found.version == "000002"
 
 
@@ -184,4 +185,4 @@ def test_a_lane_refuses_what_would_wait_too_long_and_counts_what_hangs():
         lane.close()
         return pending, lane.pending
 
-    assert asyncio.run(main()) == (1, 0)
+    assert run_apart(main()) == (1, 0)
