@@ -31,7 +31,7 @@ def main(run: Path, kill_at: int) -> None:
 
     loop.StepRunner.step = step  # type: ignore[method-assign]
     config = small_config(batch_size=30, checkpoint_every=2)
-    with joined_processes("cpu", timeout_s=15) as world:
+    with joined_processes("cpu", timeout_s=120) as world:
         assert world.size == 2
         loop.train(config, training_data(*coloured_squares(copies=3)), run)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from free_port import free_port
 
 from pmpguard.training.distributed import World
 
@@ -19,10 +19,8 @@ SCRIPT = Path(__file__).with_name("two_processes.py")
 def launch(
     world: int, out: Path, *extra: str, timeout: float = 240
 ) -> list[subprocess.CompletedProcess[str]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environment = {**os.environ, **meeting, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
             [sys.executable, str(SCRIPT), str(out), *extra],

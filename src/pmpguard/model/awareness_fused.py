@@ -1,7 +1,8 @@
 """`awareness_scores` on a GPU in one kernel for all pairs, with gradients, without a word-by-region tensor.
 
 What the kernel cannot do goes to `awareness_scores`, which is also the reference: other devices, no Triton,
-double precision, more than 128 regions or words, a boundary that wants a gradient.
+double precision, more than 128 regions or words, a boundary that wants a gradient. A CPU takes the blocks of
+`packed_gradient.py` where they fit.
 
 Products take the numbers as they come, float32 as accurately as float32 and half precision on tensor cores;
 sums are float32. Without gradients captions are packed, which asks the device for their lengths. With
@@ -30,6 +31,8 @@ from pmpguard.model.awareness_attention import (
     awareness_scores,
 )
 from pmpguard.model.caption_blocks import CaptionRows, packed_rows, padded_rows
+from pmpguard.model.packed_gradient import HIGHEST_SHARPNESS as HIGHEST_PACKED_SHARPNESS
+from pmpguard.model.packed_gradient import packed_awareness_with_gradient
 from pmpguard.model.packed_scoring import HIGHEST_SHARPNESS
 
 MOST_FRAGMENTS = 128
@@ -62,6 +65,8 @@ def awareness_scores_fused(
     constant = not isinstance(boundary, Tensor) or (boundary.ndim == 0 and not boundary.requires_grad)
     usual = constant and 0 < sharpness <= HIGHEST_SHARPNESS and direction in ("words", "both")
     if not usual or not fits_kernel(words, word_mask, regions, region_mask):
+        if usual and direction == "words" and fits_packing(words, word_mask, regions, region_mask, sharpness):
+            return packed_awareness_with_gradient(words, word_mask, regions, float(boundary), sharpness)
         return awareness_scores(
             words, word_mask, regions, boundary,
             region_mask=region_mask, sharpness=sharpness, direction=direction,
@@ -100,6 +105,22 @@ def fits_kernel(words: Tensor, word_mask: Tensor, regions: Tensor, region_mask: 
         and words.dtype in kinds
         and words.device == regions.device
         and kernels_run_on(words.device)
+    )
+
+
+def fits_packing(
+    words: Tensor, word_mask: Tensor, regions: Tensor, region_mask: Tensor | None, sharpness: float
+) -> bool:
+    """Whether `packed_awareness_with_gradient` can do it: on a CPU, in float32, without masked regions."""
+    return (
+        words.device.type == regions.device.type == "cpu"
+        and words.dtype == regions.dtype == torch.float32
+        and words.ndim == regions.ndim == 3
+        and words.shape[:2] == word_mask.shape
+        and words.shape[-1] == regions.shape[-1]
+        and min(*words.shape, *regions.shape) > 0
+        and sharpness <= HIGHEST_PACKED_SHARPNESS
+        and (region_mask is None or (region_mask.shape == regions.shape[:2] and bool(region_mask.all())))
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -32,6 +33,8 @@ GATED_BLOCK_WORDS = 176  # of cross-gated attention
 GATED_BLOCK_PAIRS = 128
 BLOCKS_PER_TASK = 8
 
+Task = TypeVar("Task")
+Done = TypeVar("Done")
 ScoreBlocks = Callable[[Sequence[Tensor], Sequence[Tensor], int], Tensor]
 
 _one_at_a_time = threading.Lock()
@@ -56,14 +59,26 @@ def packed_awareness_scores(
     Words are multiplied by the sharpness beforehand, which saves multiplying the cosines.
     """
     packed, blocks = pack_captions(words, word_mask, BLOCK_WORDS, awareness_images)
+    return awareness_of_blocks(packed, blocks, regions, len(words), boundary, sharpness)
+
+
+def awareness_of_blocks(
+    packed: Tensor,
+    blocks: Sequence[CaptionBlock],
+    regions: Tensor,
+    captions: int,
+    boundary: float,
+    sharpness: float,
+) -> Tensor:
+    """Scores (T, I) of packed words (W, d) with regions (I, n, d)."""
     scaled = packed * sharpness  # (W, d)
     columns = []
     for start in range(0, len(regions), IMAGES_AT_ONCE):
         some = regions[start : start + IMAGES_AT_ONCE].float().contiguous()  # (I', n, d)
         gram = torch.bmm(some, some.transpose(1, 2))  # (I', n, n)
         score = partial(_awareness_block, boundary=boundary, sharpness=sharpness)
-        columns.append(score_blocks(score, blocks, [scaled], [some, gram], len(words)))
-    return torch.cat(columns, dim=1) if columns else torch.zeros(len(words), 0)
+        columns.append(score_blocks(score, blocks, [scaled], [some, gram], captions))
+    return torch.cat(columns, dim=1) if columns else torch.zeros(captions, 0)
 
 
 def _awareness_block(
@@ -182,6 +197,14 @@ def pack_captions(
     words: Tensor, word_mask: Tensor, words_per_block: int, images_per_block: Callable[[int, int], int]
 ) -> tuple[Tensor, list[CaptionBlock]]:
     """The unmasked words (W, d) in the order of the blocks, and the blocks; empty captions are in none."""
+    places, blocks = caption_blocks(word_mask, words_per_block, images_per_block)
+    return words.flatten(0, 1)[places].float(), blocks
+
+
+def caption_blocks(
+    word_mask: Tensor, words_per_block: int, images_per_block: Callable[[int, int], int]
+) -> tuple[Tensor, list[CaptionBlock]]:
+    """Where each packed word comes from, (W,) places among the T * m of word_mask (T, m), and the blocks."""
     lengths = word_mask.sum(1)  # (T,)
     first = lengths.cumsum(0) - lengths  # (T,) where a caption's words begin among all unmasked words
     blocks: list[CaptionBlock] = []
@@ -198,7 +221,7 @@ def pack_captions(
             orders.append(order)
             end += len(order)
     unmasked = torch.nonzero(word_mask.flatten())[:, 0]  # (W,)
-    return words.flatten(0, 1)[unmasked[torch.cat(orders)]].float(), blocks
+    return unmasked[torch.cat(orders)], blocks
 
 
 def score_blocks(
@@ -208,31 +231,39 @@ def score_blocks(
     by_image: Sequence[Tensor],
     captions: int,
 ) -> Tensor:
-    """Scores (T, I) from score(tensors of a block's words, tensors of some images, m) -> (I', C).
-
-    One thread per core, each with single-threaded operations. torch's number of threads belongs to the whole
-    process, so only one caller at a time may lower it.
-    """
+    """Scores (T, I) from score(tensors of a block's words, tensors of some images, m) -> (I', C)."""
     images = len(by_image[0])
     scores = torch.zeros(captions, images)  # (T, I)
 
     def fill(task: tuple[CaptionBlock, int]) -> None:
         block, first = task
         words = [tensor[block.words] for tensor in by_word]
-        with torch.no_grad():  # which threads do not inherit
-            for start in range(first, min(first + BLOCKS_PER_TASK * block.images, images), block.images):
-                some = slice(start, start + block.images)
-                part = score(words, [tensor[some] for tensor in by_image], block.length)  # (I', C)
-                scores[block.captions, some] = part.T
+        for start in range(first, min(first + BLOCKS_PER_TASK * block.images, images), block.images):
+            some = slice(start, start + block.images)
+            part = score(words, [tensor[some] for tensor in by_image], block.length)  # (I', C)
+            scores[block.captions, some] = part.T
 
     tasks = [(block, first) for block in blocks for first in range(0, images, BLOCKS_PER_TASK * block.images)]
+    on_every_core(fill, tasks)
+    return scores
+
+
+def on_every_core(work: Callable[[Task], Done], tasks: Sequence[Task]) -> list[Done]:
+    """What `work` returns for each task, without gradients.
+
+    One thread per core, each with single-threaded operations. torch's number of threads belongs to the whole
+    process, so only one caller at a time may lower it.
+    """
+
+    def without_gradients(task: Task) -> Done:
+        with torch.no_grad():  # which threads do not inherit
+            return work(task)
+
     with _one_at_a_time:
         cores = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
             with ThreadPoolExecutor(cores) as pool:
-                for _ in pool.map(fill, tasks):
-                    pass
+                return list(pool.map(without_gradients, tasks))
         finally:
             torch.set_num_threads(cores)
-    return scores
