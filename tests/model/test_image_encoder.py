@@ -273,3 +273,20 @@ def test_the_forward_pass_is_one_graph(encoder):
     torch._dynamo.reset()
     compiled = torch.compile(encoder, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(images).fragments, encoder(images).fragments)
+
+
+@pytest.mark.parametrize("family", ["efficientnet-lite0", "mobilenet-v2"])
+def test_convolutions_read_a_few_pictures_at_a_time_to_the_same_result(family):
+    torch.manual_seed(0)
+    encoder = ImageEncoder(ImageArchitecture(family, {}, 64), 8).eval()
+    for module in encoder.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias)
+    pixels = torch.randint(0, 256, (7, 3, 64, 64), dtype=torch.uint8)
+    whole = encoder.tokens(pixels)  # with gradients: all at once
+    with torch.no_grad():
+        parts = encoder.tokens(pixels)
+    assert whole.fragments.requires_grad and not parts.fragments.requires_grad
+    torch.testing.assert_close(parts.fragments, whole.fragments.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(parts.pooled, whole.pooled.detach(), atol=1e-4, rtol=1e-4)

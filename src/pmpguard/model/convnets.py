@@ -92,7 +92,9 @@ class InvertedResidual(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         narrowed: Tensor = self.project(self.depthwise(self.expand(features)))
-        return features + narrowed if self.residual else narrowed
+        if not self.residual:
+            return narrowed
+        return features + narrowed if torch.is_grad_enabled() else narrowed.add_(features)
 
 
 class Convolution(nn.Module):
@@ -131,11 +133,17 @@ class Convolution(nn.Module):
             return F.relu6(features) if self.activation else features
         factor, shift = self.affine()  # (C,), (C,)
         weight = self.convolution.weight * factor.view(-1, 1, 1, 1)
-        plain = self.convolution
-        features = F.conv2d(features, weight, None, plain.stride, plain.padding, plain.dilation, plain.groups)
+        if features.device.type == "cpu" and not torch.is_grad_enabled():
+            features = self.convolve(features, weight, shift)
+            return features.clamp_(0, 6) if self.activation else features
+        features = self.convolve(features, weight)
         if self.activation:
             return bias_relu6(features, shift)
         return features + shift.to(features.dtype).view(-1, 1, 1)
+
+    def convolve(self, features: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        plain = self.convolution
+        return F.conv2d(features, weight, bias, plain.stride, plain.padding, plain.dilation, plain.groups)
 
     def affine(self) -> tuple[Tensor, Tensor]:
         """The normalisation by stored statistics as factor and shift per channel."""

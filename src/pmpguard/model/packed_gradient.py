@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from pmpguard.model.awareness_attention import NEGATIVE_SLOPE, SHARPNESS, SMALLEST_CONTEXT
+from pmpguard.model.cores import on_every_core
 from pmpguard.model.packed_scoring import (
     BLOCK_WORDS,
     CaptionBlock,
     awareness_images,
     awareness_of_blocks,
     caption_blocks,
-    on_every_core,
 )
 
 HIGHEST_SHARPNESS = 20.0  # exp(-2 * sharpness), divided by the square of a number of regions, is a float32

@@ -11,18 +11,16 @@ Only for images without masked regions.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from pmpguard.model.awareness_attention import NEGATIVE_SLOPE, SHARPNESS, SMALLEST_CONTEXT
+from pmpguard.model.cores import on_every_core
 from pmpguard.model.cross_gated_attention import CrossGatedAttention, own_part, seen_part
 
 IMAGES_AT_ONCE = 512  # whose Gram matrices or gate products are held
@@ -33,11 +31,7 @@ GATED_BLOCK_WORDS = 176  # of cross-gated attention
 GATED_BLOCK_PAIRS = 128
 BLOCKS_PER_TASK = 8
 
-Task = TypeVar("Task")
-Done = TypeVar("Done")
 ScoreBlocks = Callable[[Sequence[Tensor], Sequence[Tensor], int], Tensor]
-
-_one_at_a_time = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -246,24 +240,3 @@ def score_blocks(
     tasks = [(block, first) for block in blocks for first in range(0, images, BLOCKS_PER_TASK * block.images)]
     on_every_core(fill, tasks)
     return scores
-
-
-def on_every_core(work: Callable[[Task], Done], tasks: Sequence[Task]) -> list[Done]:
-    """What `work` returns for each task, without gradients.
-
-    One thread per core, each with single-threaded operations. torch's number of threads belongs to the whole
-    process, so only one caller at a time may lower it.
-    """
-
-    def without_gradients(task: Task) -> Done:
-        with torch.no_grad():  # which threads do not inherit
-            return work(task)
-
-    with _one_at_a_time:
-        cores = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with ThreadPoolExecutor(cores) as pool:
-                return list(pool.map(without_gradients, tasks))
-        finally:
-            torch.set_num_threads(cores)

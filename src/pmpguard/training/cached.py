@@ -25,6 +25,7 @@ from pmpguard.model.retriever import Retriever
 from pmpguard.training.feeding import TokenTable
 from pmpguard.training.kept_tokens import pack
 from pmpguard.training.pictures import Pictures, SomePictures
+from pmpguard.training.tracking import progress_bar
 from pmpguard.training.words import PaddedWords
 
 
@@ -87,11 +88,7 @@ def cache_tokens(
     kept = kept_type(precision, device)
 
     def read_captions() -> tuple[Tensor, ...]:
-        texts = [
-            retriever.text_tokens(tokens.ids[start : start + batch], tokens.mask[start : start + batch])
-            for start in range(0, len(tokens.ids), batch)
-        ]
-        return torch.cat([pack(part).to(kept) for part in texts]), torch.cat([part.mask for part in texts])
+        return _read_captions(retriever, tokens, batch, kept)
 
     mark = f"{batch} {kept} {device} {tensors_mark([tokens.ids, tokens.mask])}"
     with encoder_precision(device, precision):
@@ -102,6 +99,29 @@ def cache_tokens(
         cache_pictures(retriever, pictures, batch, device, precision),
         CachedCaptions(captions, mask, mask.sum(1).cpu().numpy(), tokens.row_of, packs=False),
     )
+
+
+def _read_captions(
+    retriever: Retriever, tokens: TokenTable, batch: int, kept: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Blocks (U, 1 + m, c) and mask (U, m), read shortest first so that little of a batch is padding."""
+    order = np.argsort(tokens.lengths, kind="stable")
+    longest = tokens.mask.shape[1] - sum(tokens.specials)  # m
+    blocks = torch.zeros(0)
+    mask = torch.zeros(len(order), longest, dtype=torch.bool, device=tokens.mask.device)
+    with progress_bar(len(order), 0, "reading captions", unit="caption") as bar:
+        for start in range(0, len(order), batch):
+            rows = order[start : start + batch]
+            chosen = torch.from_numpy(rows).to(tokens.ids.device)
+            width = int(tokens.lengths[rows].max())
+            part = retriever.text_tokens(tokens.ids[chosen, :width], tokens.mask[chosen, :width])
+            block = pack(part).to(kept)  # (b, 1 + m', c)
+            if not start:
+                blocks = block.new_zeros(len(order), 1 + longest, block.shape[2])
+            blocks[chosen, : block.shape[1]] = block
+            mask[chosen, : part.mask.shape[1]] = part.mask
+            bar.update(len(rows))
+    return blocks, mask
 
 
 @torch.no_grad()
@@ -117,7 +137,11 @@ def cache_pictures(
     parts = [codes[start : start + batch] for start in range(0, len(codes), batch)]
 
     def read() -> tuple[Tensor, ...]:
-        blocks = [pack(retriever.image_tokens(pixels)).to(kept) for pixels in pictures.batches(parts)]
+        blocks = []
+        with progress_bar(len(codes), 0, "reading pictures", unit="picture") as bar:
+            for pixels in pictures.batches(parts):
+                blocks.append(pack(retriever.image_tokens(pixels)).to(kept))
+                bar.update(len(pixels))
         return (torch.cat(blocks),)
 
     with encoder_precision(device, precision):
