@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from audit_data import RESULTS, Dataset, judged_parts, load_dataset, record, usual_dataset
 
 from pmpguard.audit.cleaning import clean_pairs
@@ -26,23 +25,22 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.evaluation.evaluate import Gallery, evaluate_retriever
 from pmpguard.noise.corrupt import corrupt_pairs
 from pmpguard.training.loop import TrainingData, pick_device, train
-from pmpguard.training.pictures import ResidentPictures
+from pmpguard.training.pictures import Pictures, SomePictures
 
 
-def chosen(data: Dataset, table: PairTable, codes: np.ndarray) -> tuple[PairTable, torch.Tensor]:
+def chosen(data: Dataset, codes: np.ndarray) -> tuple[PairTable, SomePictures]:
     """The pairs of some images with their pictures, in the order of the part's own codes."""
-    rows = np.flatnonzero(np.isin(table.image_codes, codes))
-    part = table.take(rows)
-    return part, data.pixels[torch.from_numpy(table.image_codes[rows][part.first_rows])]
+    rows = np.flatnonzero(np.isin(data.table.image_codes, codes))
+    part = data.table.take(rows)
+    return part, SomePictures(data.pictures, data.table.image_codes[rows][part.first_rows])
 
 
 def test_mr(
-    train_table: PairTable, pixels: torch.Tensor, validation: Gallery, test: Gallery, config: CrossfitConfig
+    train_table: PairTable, pictures: Pictures, validation: Gallery, test: Gallery, config: CrossfitConfig
 ) -> float:
     """mR on the test split of a plain InfoNCE model trained on the given pairs."""
     device = pick_device(config.device)
     settings = replace(training_settings(train_table, replace(config, method="infonce")), checkpoint_every=-1)
-    pictures = ResidentPictures(pixels, device)
     with tempfile.TemporaryDirectory() as folder:
         data = TrainingData(train_table, pictures, validation, train_table.fingerprint)
         model = train(settings, data, Path(folder)).retriever
@@ -50,26 +48,25 @@ def test_mr(
 
 
 def measure(data: Dataset, rate: float, config: CrossfitConfig) -> dict[str, float]:
-    device = pick_device(config.device)
-    order = np.random.default_rng(config.seed).permutation(len(data.pixels))
+    order = np.random.default_rng(config.seed).permutation(len(data.pictures))
     held = max(len(order) // 10, 2)
     test_codes, validation_codes, train_codes = np.split(order, [held, 2 * held])
-    true_table, pixels = chosen(data, data.table, train_codes)
-    galleries = []
-    for codes in (validation_codes, test_codes):
-        part, pictures = chosen(data, data.table, codes)
-        galleries.append(Gallery(part, ResidentPictures(pictures, device)))
+    true_table, pictures = chosen(data, train_codes)
+    validation, test = (Gallery(*chosen(data, codes)) for codes in (validation_codes, test_codes))
     dirty = corrupt_pairs(true_table, rate, config.seed).table
-    parts = [part for _, part in judged_parts(Dataset(dirty, pixels, data.name), dirty, config, config.seed)]
+    parts = [
+        part for _, part in judged_parts(Dataset(dirty, pictures, data.name), dirty, config, config.seed)
+    ]
     rows, audit = judge_parts(dirty, parts, proposals=3, heat_maps=0, bootstrap=0, seed=config.seed)
     versions = {"dirty": dirty, "true": true_table}
     for policy in ("drop", "rematch"):
         versions[f"cleaned, {policy}"] = clean_pairs(dirty, rows, policy).table  # type: ignore[arg-type]
     found = {"estimated_rate": audit.verdicts.mismatch_rate}
+    code_of = {image: code for code, image in enumerate(dict.fromkeys(dirty.column("image_id")))}
     for name, table in versions.items():
-        names = {image: code for code, image in enumerate(dict.fromkeys(dirty.column("image_id")))}
-        codes = [names[table.arrow["image_id"][int(row)].as_py()] for row in table.first_rows]
-        found[name] = test_mr(table, pixels[codes], galleries[0], galleries[1], config)
+        images = table.column("image_id")
+        codes = np.array([code_of[images[row]] for row in table.first_rows])
+        found[name] = test_mr(table, SomePictures(pictures, codes), validation, test, config)
         print(f"{rate:.0%} {name}: mR {found[name]:.2f} ({len(table):,} pairs)", flush=True)
     return found
 
@@ -90,7 +87,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    data = load_dataset(options.dataset, options.images, options.image_size, options.seed, options.folder)
+    data = load_dataset(
+        options.dataset, options.images, options.image_size, options.seed, options.folder, options.device
+    )
     config = CrossfitConfig(
         encoders=options.encoders, image_size=options.image_size, epochs=options.epochs,
         seed=options.seed, device=options.device,
@@ -99,7 +98,7 @@ def main() -> None:
     out = options.out or RESULTS / f"audit_cleaned_training_{data.name}.json"
     described = {
         "dataset": data.name,
-        "images": len(data.pixels),
+        "images": len(data.pictures),
         "pairs": len(data.table),
         "seed": options.seed,
     }

@@ -20,7 +20,7 @@ from pmpguard.data.images import load_images
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.scenes import scene_world
 from pmpguard.training.loop import pick_device
-from pmpguard.training.pictures import ResidentPictures
+from pmpguard.training.pictures import Pictures, ResidentPictures
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 RESULTS = Path(__file__).parent / "results"
@@ -31,21 +31,23 @@ class Dataset:
     """Clean pairs, all in one split, with their pictures by image code."""
 
     table: PairTable
-    pixels: torch.Tensor  # (images, 3, s, s) uint8
+    pictures: Pictures  # opened once: what frozen encoders read of them is remembered
     name: str
 
 
-def load_dataset(dataset: str, images: int, size: int, seed: int, folder: Path | None = None) -> Dataset:
+def load_dataset(
+    dataset: str, images: int, size: int, seed: int, folder: Path | None = None, device: str = "auto"
+) -> Dataset:
     """`images` pictures, drawn by `seed`, of a dataset on disk; or as many scenes of the embedded world."""
     if dataset == "scenes":
         world = scene_world(images, seed=seed, size=size, val=0.0, test=0.0, progress=False)
-        return Dataset(world.table, world.images, "scenes")
+        return Dataset(world.table, ResidentPictures(world.images, pick_device(device)), "scenes")
     whole = read_pairs(Path(dataset), images=folder)
     drawn = np.random.default_rng(seed).permutation(len(whole.first_rows))[: images or None]
     table = whole.take(np.flatnonzero(np.isin(whole.image_codes, drawn)))
     table = table.with_column("split", ["train"] * len(table))
     pixels, _ = load_images(table, table.first_rows, size, workers=4)
-    return Dataset(table, pixels, whole.name)
+    return Dataset(table, ResidentPictures(pixels, pick_device(device)), whole.name)
 
 
 def usual_dataset() -> str:
@@ -57,15 +59,11 @@ def judged_parts(
     data: Dataset, table: PairTable, config: CrossfitConfig, seed: int = 0
 ) -> list[tuple[FoldJudge, JudgedPart]]:
     """Train the judges of all folds on `table` in a temporary folder and let each look at its fold."""
-    device = pick_device(config.device)
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        for judge in fold_judges(table, Path(folder), config, pixels=data.pixels):
-            part = table.take(judge.rows)
-            codes = torch.from_numpy(table.image_codes[judge.rows][part.first_rows])
-            pictures = ResidentPictures(data.pixels[codes], device)
-            retriever = judge.retriever.to(device).eval()
-            found.append((judge, judged_by_model(retriever, table, judge.rows, pictures, seed=seed)))
+        for judge in fold_judges(table, Path(folder), config, pictures=data.pictures):
+            retriever = judge.retriever.eval()
+            found.append((judge, judged_by_model(retriever, table, judge.rows, judge.pictures, seed=seed)))
     return found
 
 

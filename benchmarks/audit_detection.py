@@ -9,16 +9,19 @@ reads the losses of the pairs it trains on; its held-out variant is reported, to
 * loss_gmm: two Gaussians on the InfoNCE losses after a warm-up (DivideMix, NCR);
 * self_confidence: softmax probability of the labelled partner among all of the fold (cleanlab's score).
 
-Systems that estimate no mismatch rate get the true one for "precision at the estimated rate".
+Systems that estimate no mismatch rate get the true one for "precision at the estimated rate";
+`precision_at_true_rate` gives it to all of them.
 
     python benchmarks/audit_detection.py [--dataset DIR --folder IMAGES] [--images 2000] [--device cuda]
 
-Needs scikit-learn for the Gaussians.
+Rates that the result file holds already, of the same settings, are not measured again. Needs scikit-learn for
+the Gaussians.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from dataclasses import replace
@@ -30,15 +33,19 @@ import torch
 from audit_data import RESULTS, Dataset, judged_parts, load_dataset, record, usual_dataset
 from sklearn.mixture import GaussianMixture
 
-from pmpguard.audit.crossfit import CrossfitConfig, training_settings
+from pmpguard.audit.crossfit import CrossfitConfig, of_images, training_settings
 from pmpguard.audit.embeddings import judge_evidence
-from pmpguard.audit.judging import JudgedPart
+from pmpguard.audit.judging import JudgedPart, distinct_captions
 from pmpguard.data.pairs import PairTable
-from pmpguard.evaluation.detection import measure_detection
-from pmpguard.evaluation.evaluate import Gallery, encode_gallery
+from pmpguard.evaluation.detection import measure_detection, precision_at
+from pmpguard.evaluation.evaluate import Gallery, PictureSource
+from pmpguard.model.retriever import Retriever
 from pmpguard.noise.corrupt import corrupt_pairs
+from pmpguard.training.cached import cache_pictures, can_cache
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.kept_tokens import images_of
 from pmpguard.training.loop import TrainingData, pick_device, train
-from pmpguard.training.pictures import ResidentPictures
+from pmpguard.training.pictures import SomePictures
 
 WARM_UP = 5  # epochs before losses are read, as in NCR
 LOSS_BATCH = 160
@@ -65,19 +72,28 @@ def clean_probability(losses: np.ndarray) -> np.ndarray:
 
 def in_sample_losses(data: Dataset, table: PairTable, config: CrossfitConfig) -> np.ndarray:
     """(N,) losses of pairs under a plain InfoNCE model that was trained on all of them for a few epochs."""
-    device = pick_device(config.device)
     settings = replace(
         training_settings(table, config), epochs=WARM_UP, evaluate_every=WARM_UP, checkpoint_every=-1
     )
-    pictures = ResidentPictures(data.pixels, device)
-    few = table.take(np.flatnonzero(table.image_codes < 100))
-    gallery = Gallery(few, ResidentPictures(data.pixels[:100], device))
+    few = np.arange(min(100, len(data.pictures)))
+    gallery = Gallery(of_images(table, few), SomePictures(data.pictures, few))
     with tempfile.TemporaryDirectory() as folder:
-        training = TrainingData(table, pictures, gallery, table.fingerprint, "loss")
+        training = TrainingData(table, data.pictures, gallery, table.fingerprint, "loss")
         model = train(settings, training, Path(folder)).retriever.eval()
-        texts, images = encode_gallery(model, Gallery(table, pictures), 256, device)
-    own = images.pooled[torch.from_numpy(table.image_codes).to(device)]
-    return pair_losses(texts.pooled, own, model.temperature.item(), config.seed)
+    pictures = seen_by(model, data, settings)
+    cuts = np.array_split(np.arange(len(pictures)), max(1, len(pictures) // 256))
+    with torch.no_grad():
+        images = torch.cat([images_of(model, some).pooled for some in pictures.batches(cuts)])  # (I, d)
+    captions = model.encode_texts(distinct_captions(table)).pooled  # (C, d)
+    own, labelled = captions[table.caption_codes], images[table.image_codes]  # (N, d)
+    return pair_losses(own, labelled, model.temperature.item(), config.seed)
+
+
+def seen_by(model: Retriever, data: Dataset, settings: TrainConfig) -> PictureSource:
+    """Tokens kept of the pictures where the model is frozen, else the pictures."""
+    if not can_cache(model, settings.augmentation):
+        return data.pictures
+    return cache_pictures(model, data.pictures, settings.batch_size, pick_device(settings.device))
 
 
 def baseline_scores(parts: list[tuple[Any, JudgedPart]], pairs: int, seed: int) -> dict[str, np.ndarray]:
@@ -95,6 +111,11 @@ def baseline_scores(parts: list[tuple[Any, JudgedPart]], pairs: int, seed: int) 
     return {"cosine": cosine, "self_confidence": confidence, "loss": losses}
 
 
+def at_true_rate(evidence: np.ndarray, truth: np.ndarray) -> float:
+    """Precision when as many pairs are flagged as are wrong."""
+    return precision_at(-evidence, truth, float(truth.mean())) or 0.0
+
+
 def measure_rate(data: Dataset, rate: float, config: CrossfitConfig) -> dict[str, dict[str, float]]:
     corruption = corrupt_pairs(data.table, rate, config.seed)
     table, truth = corruption.table, corruption.is_noisy
@@ -106,6 +127,7 @@ def measure_rate(data: Dataset, rate: float, config: CrossfitConfig) -> dict[str
     results["ours"] = measure_detection(
         verdicts.p_match, truth[order], estimated_rate=verdicts.mismatch_rate, evidence=audit.combined
     ).as_dict()
+    results["ours"]["precision_at_true_rate"] = at_true_rate(audit.combined, truth[order])
     for column, name in enumerate(audit.names):
         alone = measure_detection(
             verdicts.p_match, truth[order], estimated_rate=rate, evidence=audit.parts[:, column]
@@ -119,8 +141,9 @@ def measure_rate(data: Dataset, rate: float, config: CrossfitConfig) -> dict[str
 
     def measured(values: np.ndarray, estimated: float) -> dict[str, float]:
         ranks = values.argsort().argsort() / len(values)  # stands in for a probability
-        found = measure_detection(ranks, truth, estimated_rate=estimated, evidence=values)
-        return {name: value for name, value in found.as_dict().items() if name not in ("f1", "flagged_rate")}
+        found = measure_detection(ranks, truth, estimated_rate=estimated, evidence=values).as_dict()
+        kept = {name: value for name, value in found.items() if name not in ("f1", "flagged_rate")}
+        return {**kept, "precision_at_true_rate": at_true_rate(values, truth)}
 
     results["cosine"] = measured(scores["cosine"], rate)
     results["self_confidence"] = measured(scores["self_confidence"], rate)
@@ -150,30 +173,29 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    data = load_dataset(options.dataset, options.images, options.image_size, options.seed, options.folder)
+    data = load_dataset(
+        options.dataset, options.images, options.image_size, options.seed, options.folder, options.device
+    )
     config = CrossfitConfig(
         encoders=options.encoders, image_size=options.image_size, epochs=options.epochs,
         seed=options.seed, device=options.device,
     )  # fmt: skip
-    rows = {}
-    for rate in options.rates:
-        rows[str(rate)] = measure_rate(data, rate, config)
-        for name, found in rows[str(rate)].items():
-            print(
-                f"{rate:.0%} {name:>24}: AUROC {found['auroc']:.4f} AP {found['average_precision']:.4f}",
-                flush=True,
-            )
     out = options.out or RESULTS / f"audit_detection_{data.name}.json"
-    settings = to_record(options, data)
-    record(out, {**settings, "rates": rows}, options.device, started)
-
-
-def to_record(options: argparse.Namespace, data: Dataset) -> dict[str, Any]:
-    return {
-        "dataset": data.name, "images": len(data.pixels), "pairs": len(data.table),
+    settings = {
+        "dataset": data.name, "images": len(data.pictures), "pairs": len(data.table),
         "image_size": options.image_size, "encoders": options.encoders, "epochs": options.epochs,
         "seed": options.seed,
     }  # fmt: skip
+    rows: dict[str, Any] = {}
+    if out.is_file():
+        before = json.loads(out.read_text())
+        if all(before.get(name) == value for name, value in settings.items()):
+            rows = before["rates"]
+    for rate in options.rates:
+        if str(rate) in rows:
+            continue
+        rows[str(rate)] = measure_rate(data, rate, config)
+        record(out, {**settings, "rates": rows}, options.device, started)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ thread; the faster counts.
 Cross-gated attention: the slow sides apply the gates' weight to [u; vt] and [v; ut] of every pair, as
 printed. `packed` shares everything else with the fast side: no padding, blocks (of the size that suits it),
 one block per thread. `padded` is the usual module: a batch of captions padded to the longest, times a batch
-of images. All run on samples of pairs, captions of natural order, and are extrapolated.
+of images. All run on samples of pairs, captions of natural order, and are extrapolated. The fast side is the
+function compiled from C; `torch_only` is what runs where there is no compiler, and shows what factorising
+alone gives. Without a compiler both are the same.
 
 The sides alternate, part by part, and a ratio is the median over parts: other load hits all alike. The
 ratio of processor seconds is given too.
@@ -40,6 +42,7 @@ from torch.nn.functional import leaky_relu, normalize
 
 from pmpguard.model.awareness_attention import awareness_scores
 from pmpguard.model.cross_gated_attention import CrossGatedAttention
+from pmpguard.model.cross_gated_native import compiled, native_gated_cosines
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.packed_scoring import (
     pack_captions,
@@ -246,19 +249,23 @@ def unfactorised_padded(
 
 @torch.no_grad()
 def gated_rows(texts: Encoded, images: Encoded, parts: int) -> dict[str, Any]:
-    """Seconds of each side, extrapolated to all pairs, and the ratios. The fast side has a larger sample."""
+    """Seconds of each side, extrapolated to all pairs, and the ratios. Fast sides have a larger sample."""
     torch.manual_seed(0)
     attention = CrossGatedAttention(DIM)
     unfactorised = partial(unfactorised_block, attention=attention)
     share = len(texts) // parts
     few_images = images.fragments[:48]
-    sides: dict[str, list[Took]] = {"fast": [], "packed": [], "padded": []}
+    sides: dict[str, list[Took]] = {"fast": [], "torch_only": [], "packed": [], "padded": []}
+    compiling, function = timed(compiled)
     difference = 0.0
     for part in range(parts):
         many = texts[part * share : (part + 1) * share]
         few = many[:48]
 
         def fast(many: Encoded = many) -> Tensor:
+            return native_gated_cosines(attention, many.fragments, many.mask, images.fragments[:96])
+
+        def torch_only(many: Encoded = many) -> Tensor:
             return packed_gated_cosines(attention, many.fragments, many.mask, images.fragments[:96])
 
         def packed(few: Encoded = few) -> Tensor:
@@ -283,24 +290,33 @@ def gated_rows(texts: Encoded, images: Encoded, parts: int) -> dict[str, Any]:
             )
 
         results = {}
-        for name, side in (("fast", fast), ("packed", packed), ("padded", padded)):
+        all_sides = {"fast": fast, "torch_only": torch_only, "packed": packed, "padded": padded}
+        for name, side in all_sides.items():
             took, results[name] = timed(side)
             pairs = results[name].numel()
             sides[name].append(Took(took.wall / pairs, took.cpu / pairs))
-        quick = results["fast"][: len(few), : len(few_images)]
-        difference = max(
-            difference, *((quick - results[name]).abs().max().item() for name in ("packed", "padded"))
-        )
+        few_of = [found[: len(few), : len(few_images)] for found in results.values()]
+        difference = max(difference, *((few_of[0] - other).abs().max().item() for other in few_of[1:]))
     everything = len(texts) * len(images)
+    seconds = {
+        name: statistics.median(took.wall for took in side) * everything for name, side in sides.items()
+    }
     return {
-        "seconds_extrapolated": statistics.median(took.wall for took in sides["fast"]) * everything,
+        "seconds_extrapolated": seconds["fast"],
+        "compiled": function is not None,
+        "compile_seconds": compiling.wall,
         "unfactorised_packed": {
-            "seconds_extrapolated": statistics.median(took.wall for took in sides["packed"]) * everything,
+            "seconds_extrapolated": seconds["packed"],
             **ratios(sides["fast"], sides["packed"]),
         },
         "unfactorised_padded": {
-            "seconds_extrapolated": statistics.median(took.wall for took in sides["padded"]) * everything,
+            "seconds_extrapolated": seconds["padded"],
             **ratios(sides["fast"], sides["padded"]),
+        },
+        "torch_only": {
+            "seconds_extrapolated": seconds["torch_only"],
+            "to_unfactorised_packed": ratios(sides["torch_only"], sides["packed"]),
+            "to_unfactorised_padded": ratios(sides["torch_only"], sides["padded"]),
         },
         "largest_difference": difference,
     }

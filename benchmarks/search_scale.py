@@ -10,9 +10,9 @@ apart from the memory the process needs. The same queries are asked again after 
 the page cache.
 Processor time is given beside the clock's: on a busy machine only the former says anything.
 
-Threads of the measured process wait without spinning (OMP_WAIT_POLICY=PASSIVE). With the usual spinning a
-query takes half a second as soon as anything else wants one of two cores; a server should do the same, or
-answer every query with one thread, which is measured too.
+Threads of the measured process wait without spinning (OMP_WAIT_POLICY=PASSIVE), as those of `pmpguard search`
+and `pmpguard serve` do: spinning threads slow queries down as soon as anything else wants one of two cores.
+Answering every query with one thread is measured too.
 """
 
 from __future__ import annotations

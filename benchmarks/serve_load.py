@@ -36,12 +36,8 @@ from pmpguard.model.retriever_config import preset
 from pmpguard.search.store import build_index
 
 RESULT = Path(__file__).parent / "results" / "serve_load.json"
-START = """
-import sys
-from pathlib import Path
-from pmpguard.commands.serve import serve
-serve(Path(sys.argv[1]), port=0, device="cpu")
-"""
+# As users start it: the command sees to it that idle threads sleep, which a call of its function would not.
+START = [sys.executable, "-m", "pmpguard.cli", "serve", "--port", "0", "--device", "cpu"]
 
 
 class Client:
@@ -145,7 +141,7 @@ def make_index(folder: Path, items: int) -> Path:
 
 def measure(index: Path, clients: int, seconds: float) -> dict[str, Any]:
     """Start the server, ask alone, ask together, stop it."""
-    server = subprocess.Popen([sys.executable, "-c", START, index], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([*START, str(index)], stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         what, address = server.stdout.readline().strip(), server.stdout.readline().strip()

@@ -19,6 +19,8 @@ from pmpguard.data.scenes import scene_world, write_world
 from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.model.retriever import Retriever
 from pmpguard.model.retriever_config import RetrieverConfig
+from pmpguard.search import updating
+from pmpguard.search.query_checks import QueryError
 
 VERBS = {
     "embed": embed_command.embed, "index build": index_command.build, "index add": index_command.add,
@@ -66,7 +68,7 @@ def test_hits_as_json_with_explanations_filters_and_a_sheet(made, tmp_path, caps
     sheet = tmp_path / "deep" / "sheet.png"
     found = told(
         capsys, "search", made / "index", "green field", "--k", 3, "--where", "split=test,split=val",
-        "--explain", "true", "--sheet", sheet,
+        "--explain", "true", "--sheet", sheet, "--geojson", tmp_path / "new" / "hits.geojson",
     )  # fmt: skip
     assert len(found["hits"]) == 3 and found["count"] == 30 and found["version"] == "000001"
     for hit in found["hits"]:
@@ -76,6 +78,8 @@ def test_hits_as_json_with_explanations_filters_and_a_sheet(made, tmp_path, caps
         total = sum(word["positive"] + word["negative"] for word in words)
         assert total == pytest.approx(hit["explanation"]["score"], abs=1e-4) and len(words[0]["regions"]) > 1
     assert Image.open(sheet).width > 600
+    written = json.loads((tmp_path / "new" / "hits.geojson").read_text())
+    assert [feature["id"] for feature in written["features"]] == [hit["id"] for hit in found["hits"]]
     assert run("search", made / "index", "green field", "--k", 2, "--explain", "true") == 0
     assert "best at row" in capsys.readouterr().out
 
@@ -101,11 +105,28 @@ def test_searching_by_picture_and_for_captions(made, tmp_path, capsys):
     assert len(found["hits"]) == 20
 
 
-def test_nothing_found_and_nothing_asked(made, capsys):
+def test_nothing_found_and_nothing_asked(made, tmp_path, capsys):
     assert run("search", made / "index", "field", "--box", "5,5,6,6") == 0
     assert capsys.readouterr().out == "nothing found among 30 pictures\n"
+    assert run("search", made / "index", "field", "--kind", "caption", "--where", "split=none") == 0
+    assert capsys.readouterr().out == "nothing found among 150 captions\n"
+    empty = tmp_path / "empty.geojson"
+    words = ("search", made / "index", "field", "--where", "split=none", "--geojson", empty)
+    assert run(*words, "--sheet", tmp_path / "never.png") == 0
+    assert capsys.readouterr().out == f"nothing found among 30 pictures\nfootprints: {empty}\n"
+    assert json.loads(empty.read_text())["features"] == []
     with pytest.raises(PmpguardError, match="is empty"):
         run("search", made / "index", "")
+    for words in (("", "--image", made / "world/images/scene-000000.png"), ("field", "--kind", "caption")):
+        with pytest.raises(QueryError, match="only pictures found by words"):
+            run("search", made / "index", *words, "--explain")
+    with pytest.raises(QueryError, match="k is 0"):
+        run("search", made / "index", "field", "-k", 0)
+    with pytest.raises(QueryError, match="shortlist is 0"):
+        run("search", made / "index", "field", "--shortlist", 0)
+    for path in (made / "nothing.png", made / "model/config.json"):
+        with pytest.raises(QueryError, match=r"after --image"):
+            run("search", made / "index", "", "--image", path)
     with pytest.raises(ConfigError, match="four are needed"):
         run("search", made / "index", "field", "--box", "5,5")
 
@@ -119,7 +140,7 @@ def test_adding_removing_and_looking_at_an_index(made, tmp_path, capsys):
     (pictures / "bad.png").write_bytes(b"no picture")
     options = ("--progress", "false", "--device", "cpu")
     change = told(capsys, "index add", index, pictures, *options, code=3)
-    assert (change["added"], change["count"], change["problems"]) == (3, 33, 1)
+    assert (change["added"], change["count"], len(change["problems"])) == (3, 33, 1)
     assert not (index / "incoming").exists()
     (pictures / "bad.png").unlink()
     again = told(capsys, "index add", index, pictures, *options)
@@ -128,6 +149,10 @@ def test_adding_removing_and_looking_at_an_index(made, tmp_path, capsys):
     assert told(capsys, "index add", index, pictures, *options)["added"] == 1
     assert told(capsys, "index add", index, pictures, "--update", "true", *options)["count"] == 34
     assert told(capsys, "index add", index, pictures, "--prefix", "two/", *options)["count"] == 38
+    with pytest.raises(ConfigError, match="one id on each line"):
+        run("index remove", index, f"@{tmp_path / 'absent'}")
+    with pytest.raises(ConfigError, match="has its ids already"):
+        run("index add", index, made / "emb", "--prefix", "two/")
     listed = tmp_path / "ids.txt"
     listed.write_text("two/0.png\ntwo/1.png\n")
     assert told(capsys, "index remove", index, f"@{listed}")["removed"] == 2
@@ -151,13 +176,22 @@ def test_adding_an_embedding_of_the_same_pictures_changes_nothing(made, tmp_path
     assert (change["added"], change["known"], change["count"]) == (0, 30, 30)
 
 
-def test_adding_pictures_none_of_which_can_be_read(made, tmp_path):
+def test_adding_pictures_none_of_which_can_be_read(made, tmp_path, capsys):
     shutil.copytree(made / "index", tmp_path / "index")
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures/a.png").write_bytes(b"")
-    with pytest.raises(DataError, match="none of 1 new pictures"):
-        run("index add", tmp_path / "index", tmp_path / "pictures", "--progress", "false")
-    assert run("index verify", tmp_path / "index") == 0
+    words = ("index add", tmp_path / "index", tmp_path / "pictures", "--progress", "false")
+    change = told(capsys, *words, code=3)
+    assert (change["version"], change["added"], change["count"]) == ("000001", 0, 30)
+    assert [(problem["id"], problem["reason"]) for problem in change["problems"]] == [
+        ("a.png", "the file is empty")
+    ]
+    assert run(*words) == 3
+    assert capsys.readouterr().out.splitlines() == [
+        f"{tmp_path / 'index'}: version 000001, 30 pictures (1 could not be read)",
+        "  a.png: the file is empty",
+    ]
+    assert not (tmp_path / "index/incoming").exists() and run("index verify", tmp_path / "index") == 0
 
 
 def test_embedding_again_and_with_bad_pictures(made, tmp_path, capsys):
@@ -192,7 +226,7 @@ def test_what_an_interrupted_add_left_is_continued_or_cleared_away(made, tmp_pat
 
     options = ("--progress", "false", "--device", "cpu")
     with monkeypatch.context() as patch:
-        patch.setattr(index_command, "add_to_index", stop)
+        patch.setattr(updating, "add_to_index", stop)
         with pytest.raises(KeyboardInterrupt):
             run("index add", index, folders[0], *options)
     assert (index / "incoming").is_dir()

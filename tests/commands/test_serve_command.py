@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pmpguard.commands import up as up_command
 from pmpguard.commands.up import bring_up_to_date
 from pmpguard.data.scenes import scene_world, write_world
 from pmpguard.errors import ConfigError, DataError, ModelError
@@ -22,7 +23,7 @@ from pmpguard.model.retriever import Retriever
 from pmpguard.model.retriever_config import RetrieverConfig
 from pmpguard.search.query import Query
 from pmpguard.search.searcher import Searcher
-from pmpguard.serving.listening import serve_index
+from pmpguard.serving.listening import listening, serve_index
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
@@ -129,6 +130,39 @@ def test_a_second_start_embeds_nothing_and_pictures_that_stay_bad_change_nothing
     assert [path.name for path in index.parent.iterdir()] == ["index"]
 
 
+def test_up_follows_changed_and_deleted_pictures_and_says_so(made, tmp_path, capsys):
+    folder, index = tmp_path / "pictures", tmp_path / "pictures" / ".pmpguard" / "index"
+    shutil.copytree(made / "pictures", folder)
+    (folder / "bad.png").unlink()
+    up_to_date(made, folder, index)
+    assert capsys.readouterr().err == ""
+    first, second, *_ = sorted(folder.glob("*.png"))
+    before = Searcher.open(index).explain(first.name, "a pond").score
+    shutil.copyfile(max(folder.glob("*.png")), first)
+    second.unlink()
+    up_to_date(made, folder, index, model=None)
+    assert capsys.readouterr().err == f"{index}: version 000003, 10 pictures (1 replaced, 1 removed)\n"
+    searcher = Searcher.open(index)
+    assert searcher.explain(first.name, "a pond").score != before
+    assert second.name not in {hit.id for hit in searcher.search(Query("a pond"), k=20)}
+
+
+def test_a_first_start_that_was_killed_and_then_changed_ends_in_step(made, tmp_path, monkeypatch):
+    folder, index = tmp_path / "pictures", tmp_path / "place" / "index"
+    shutil.copytree(made / "pictures", folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(up_command, "build_index", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            up_to_date(made, folder, index)
+    gone, changed, *_ = sorted(folder.glob("scene*"))
+    gone.unlink()
+    shutil.copyfile(max(folder.glob("scene*")), changed)
+    up_to_date(made, folder, index)
+    searcher = Searcher.open(index)
+    found = {hit.id: hit.score for hit in searcher.search(Query("a pond"), k=20)}
+    assert len(found) == 10 and found[changed.name] == found[max(folder.glob("scene*")).name]
+
+
 def test_what_is_wrong_is_said(made, tmp_path):
     with pytest.raises(DataError, match="no such folder"):
         up_to_date(made, tmp_path / "nothing", tmp_path / "index")
@@ -169,6 +203,13 @@ def test_a_taken_port_and_a_bad_token_are_clear_errors(made, tmp_path):
             serve_index(searcher, token=token, port=0)
 
 
+def test_the_body_of_an_answer_does_not_wait_for_the_other_side():
+    with listening("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_scenes_are_cut_into_tiles_that_keep_their_place(made, tmp_path):
     rasterio = pytest.importorskip("rasterio", reason="the extra geo is not installed")
     folder, index = tmp_path / "scenes", tmp_path / "place" / "index"
@@ -186,3 +227,37 @@ def test_scenes_are_cut_into_tiles_that_keep_their_place(made, tmp_path):
     wests = sorted({float(str(hit.metadata["west"])) for hit in hits})
     assert wests[0] == pytest.approx(15, abs=1e-5) and wests[-1] < 15.01  # the zone's middle is 15° east
     assert searcher.picture(hits[0].id).size == (32, 32)
+
+
+def test_scenes_that_change_or_are_deleted_are_followed(made, tmp_path):
+    rasterio = pytest.importorskip("rasterio", reason="the extra geo is not installed")
+    folder, index = tmp_path / "scenes", tmp_path / "place" / "index"
+    folder.mkdir()
+    layout = {"driver": "GTiff", "width": 64, "height": 64, "count": 3, "dtype": "uint8", "crs": "EPSG:32633"}
+
+    def write(name: str, seed: int) -> None:
+        pixels = torch.randint(256, (3, 64, 64), generator=torch.Generator().manual_seed(seed)).byte().numpy()
+        grid = rasterio.transform.from_origin(500_000, 5_400_000, 10, 10)
+        with rasterio.open(folder / name, "w", transform=grid, **layout) as scene:
+            scene.write(pixels)
+
+    def found() -> dict[str, float]:
+        bring_up_to_date(folder, index, model=made / "model", tile=32, device="cpu", progress=False)
+        searcher = Searcher.open(index)
+        hits = searcher.search(Query("a pond"), k=50)
+        assert all(searcher.picture(hit.id).size == (32, 32) for hit in hits)
+        return {hit.id: hit.score for hit in hits}
+
+    write("a.tif", 0)
+    write("b.tif", 1)
+    before = found()
+    assert {id[0] for id in before} == {"a", "b"}
+    write("a.tif", 2)
+    os.utime(folder / "a.tif", ns=(7, 7))
+    (folder / "b.tif").unlink()
+    after = found()
+    assert set(after) == {id for id in before if id[0] == "a"}
+    assert all(after[id] != before[id] for id in after)
+    folder.rename(tmp_path / "moved")
+    folder = tmp_path / "moved"
+    assert found() == after

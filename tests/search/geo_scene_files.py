@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
+from PIL import Image
+
+from pmpguard.search.geo_tiles import METADATA, TileReport, TileSettings, tile_scenes
 
 UTM = "EPSG:32633"
 WHERE = (10.0, 0.0, 500_000.0, 0.0, -10.0, 5_400_000.0)  # ten-metre pixels, north up
@@ -58,3 +62,13 @@ def random_pixels(shape: tuple[int, ...], kind: str = "uint8", seed: int = 0) ->
     """Values of which none is 0, so that 0 can stand for no data."""
     high = np.iinfo(kind).max
     return np.random.default_rng(seed).integers(1, high, shape, dtype=kind, endpoint=True)
+
+
+def cut(scenes: Path, out: Path, **settings: Any) -> tuple[TileReport, list[dict[str, Any]]]:
+    """Cut scenes; the report and the rows of metadata.parquet."""
+    report = tile_scenes(scenes, out, TileSettings(**settings))
+    return report, pq.read_table(out / METADATA).to_pylist()
+
+
+def pixels_of(out: Path, row: dict[str, Any]) -> np.ndarray:
+    return np.asarray(Image.open(out / row["image"]))  # (height,width,3)

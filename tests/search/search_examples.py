@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pmpguard.data.scenes import scene_world, write_world
+from pmpguard.files import sha256_file
 from pmpguard.model.retriever import Retriever
 from pmpguard.model.retriever_config import RetrieverConfig
 from pmpguard.search.embed import EmbeddingReport, embed_source
@@ -67,8 +68,34 @@ def killed_at(event: int, work: Callable[..., Any], *arguments: Any) -> bool:
         sys.addaudithook(watch)
         work(*arguments)
 
+    return was_killed(child, 60)
+
+
+def killed_after(seconds: float, work: Callable[..., Any], *arguments: Any) -> bool:
+    """Run `work` in a child that is killed after a time; whether it was still running then."""
+
+    def child() -> None:
+        torch.set_num_threads(1)
+        work(*arguments)
+
+    return was_killed(child, seconds)
+
+
+def was_killed(child: Callable[[], None], seconds: float) -> bool:
+    """Run a function in a child for at most so long; whether it was killed, by us or by itself."""
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
-    process.join(60)
+    process.join(seconds)
+    process.kill()  # of no effect once it has ended
+    process.join()
     assert process.exitcode in (0, -signal.SIGKILL), process.exitcode
     return process.exitcode != 0
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """Every file and its hash, but for the lock."""
+    return {
+        path.relative_to(folder).as_posix(): sha256_file(path)
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }

@@ -10,23 +10,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from search_examples import embed, killed_at, only_pictures, save_model
+from search_examples import embed, files_of, killed_at, only_pictures, save_model
 
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.images import load_pair_image
 from pmpguard.errors import DataError, ModelError, PmpguardError
-from pmpguard.files import sha256_file, verify_manifest, writer_lock
+from pmpguard.files import verify_manifest, writer_lock
 from pmpguard.model.retriever import Retriever
 from pmpguard.search.embedding_files import open_metadata, open_vectors, remaining_problems
-
-
-def files_of(folder: Path) -> dict[str, str]:
-    """Every file and its hash, but for the lock."""
-    return {
-        path.relative_to(folder).as_posix(): sha256_file(path)
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != ".lock"
-    }
 
 
 def test_the_files_can_be_read_without_us(small_search):

@@ -46,6 +46,17 @@ def test_boxes_meet_bounds_and_points(columns):
     assert kept(columns, box=(-55, -25, -54, -24)) == "e"  # bounds count, not the point beside them
 
 
+def test_whether_there_is_any_place_or_time_to_filter_by(columns):
+    assert columns.has_places and columns.has_times
+    assert not FilterColumns(pa.table({"id": ["a"]})).has_places
+    nowhere = pa.table({"id": ["a", "b"], "west": [1.0, None], "time": [None, "not a time"]})
+    assert not FilterColumns(nowhere).has_places and not FilterColumns(nowhere).has_times
+    point = FilterColumns(pa.table({"id": ["a", "b"], "lon": ["unknown", "5"], "lat": ["n/a", " 6.5 "]}))
+    assert point.has_places  # numbers written as text count, other words do not
+    mask = point.mask(Filters(box=(4, 6, 6, 7)))
+    assert mask is not None and mask.tolist() == [False, True]
+
+
 def test_times_are_inclusive_periods_in_utc(columns):
     assert kept(columns, start="2024-05-01", stop="2024-05-01") == "ab"
     assert kept(columns, start="2024-05-01T10:00:00Z") == "bc"

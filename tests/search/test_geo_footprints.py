@@ -16,7 +16,6 @@ from pmpguard.search.footprints import (
     parse_period,
     parse_time,
     parse_time_range,
-    times_within,
     wrapped_box,
 )
 
@@ -177,11 +176,3 @@ def test_a_range_must_run_forward():
     with pytest.raises(ConfigError, match="2024-05-02 is after 2024-05-01"):
         parse_time_range("2024-05-02", "2024-05-01")
     assert parse_time_range(None, None) == (None, None)
-
-
-def test_both_ends_of_a_range_count_and_unknown_times_fail():
-    times = ["2024-05-01", "2024-05-02T23:59:59Z", "2024-05-03", None, "", datetime.datetime(2024, 5, 2)]
-    inside = times_within(times, *parse_time_range("2024-05-01", "2024-05-02"))
-    assert inside.tolist() == [True, True, False, False, False, True]
-    assert times_within(times, None, parse_time("2024-05-01")).tolist() == [True] + [False] * 5
-    assert times_within(times, None, None).tolist() == [True, True, True, False, False, True]

@@ -75,6 +75,11 @@ def test_times_and_tags_find_their_scenes(tiles: tuple[Path, Path]) -> None:
     assert len(found(index, columns={"scene": ("drone", "fiji_20210101")})) == 8
 
 
+def test_the_index_says_that_places_and_times_can_be_asked_for(tiles: tuple[Path, Path]) -> None:
+    searcher = Searcher.open(tiles[1])
+    assert searcher.has_places and searcher.has_times
+
+
 def test_answers_leave_as_geojson_and_stac(tiles: tuple[Path, Path], tmp_path: Path) -> None:
     import pystac
 

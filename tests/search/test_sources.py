@@ -25,6 +25,8 @@ def test_a_folder_of_pictures_by_relative_path(tmp_path):
     for name in ("b.png", "a/c.PNG", "a/b/d.jpg"):
         png(tmp_path / name)
     (tmp_path / "notes.txt").write_text("no picture")
+    png(tmp_path / ".cache/e.png")  # what is hidden is not meant
+    png(tmp_path / "a/._b.png")
     source = open_source(tmp_path)
     assert source.ids == ["a/b/d.jpg", "a/c.PNG", "b.png"] and source.captions is None
     assert source.pictures.root == tmp_path

@@ -105,7 +105,7 @@ def test_known_pictures_stay_or_are_replaced(halves, tmp_path):
     same = add_to_index(index, first.parent / "both")
     assert (same.added, same.known, same.count) == (20, 20, 40)
     update = add_to_index(index, first, update=True)
-    assert (update.added, update.known, update.count) == (20, 20, 40)
+    assert (update.added, update.replaced, update.count) == (0, 20, 40)
     ids = {hit.id for hit in before}
     assert [hit for hit in hits(index) if hit.id in ids] == before
     rows = IndexVersion.open_current(index).images.row_of

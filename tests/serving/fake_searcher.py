@@ -13,10 +13,9 @@ from PIL import Image
 from pmpguard.data.scenes import SceneWorld, scene_world
 from pmpguard.errors import ConfigError, PmpguardError
 from pmpguard.model.explain import Explanation, WordEvidence
-from pmpguard.search.query import Filters, Query, SearchHit
+from pmpguard.search.query import NO_FILTERS, Filters, Query, SearchHit
 from pmpguard.search.query_checks import QueryError, UnknownIdError
 
-NO_FILTERS = Filters()
 SCRIPT = "<script>window.cracked = true</script><img src=x onerror='window.cracked = true'>"
 
 
@@ -34,6 +33,7 @@ class FakeSearcher:
         world = small_world(count)
         self.version = "000001"
         self.count = self.caption_count = count
+        self.has_places = self.has_times = located
         self.columns: Mapping[str, tuple[str, ...]] = {
             "class": ("even", "odd"),
             "eo:sensor": ("A", "B"),

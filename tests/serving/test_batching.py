@@ -186,3 +186,30 @@ def test_a_lane_refuses_what_would_wait_too_long_and_counts_what_hangs():
         return pending, lane.pending
 
     assert run_apart(main()) == (1, 0)
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_work_that_ends_at_the_moment_of_cancelling_does_not_hide_it(turns):
+    """A loop that asks again and again must end when the server does, whichever comes first."""
+    called = threading.Event()
+
+    async def work():
+        lane = Lane("test", threads=1, waiting=2, seconds=5.0)
+
+        async def again_and_again():
+            while True:
+                await lane.run(called.set)
+                await asyncio.sleep(0.01)
+
+        task = asyncio.create_task(again_and_again())
+        await asyncio.sleep(0)
+        assert called.wait(5)
+        time.sleep(0.01)  # it is done, and this loop has not heard of it yet
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        ended, _ = await asyncio.wait([task], timeout=1)
+        lane.close()
+        return ended
+
+    assert run_apart(work())

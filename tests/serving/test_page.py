@@ -5,105 +5,18 @@ from __future__ import annotations
 import base64
 import io
 import json
-import shutil
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_searcher import SCRIPT, FakeSearcher
+from page_browser import brightest, ids, opened, search, until, until_first
 from PIL import Image
 from running_server import running_server
 
 from pmpguard.search.query import Query
 from pmpguard.serving.app import create_app
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="the page's tests need chromium")
-
-
-@pytest.fixture(scope="module")
-def searcher():
-    return FakeSearcher()
-
-
-@pytest.fixture(scope="module")
-def address(searcher):
-    with running_server(create_app(searcher, refresh_seconds=100)) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-def opened(browser, address, **options) -> Iterator:
-    """A page whose errors and requests to anywhere else fail the test."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-    context.set_default_timeout(5000)
-    page = context.new_page()
-    errors, outside = [], []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-    page.on(
-        "request",
-        lambda request: None if request.url.startswith((address, "blob:")) else outside.append(request.url),
-    )
-    yield page
-    context.close()
-    assert errors == [] and outside == []
-
-
-@pytest.fixture
-def page(browser, address):
-    yield from opened(browser, address)
-
-
-def search(page, address, text="white storage tanks") -> None:
-    page.goto(address)
-    page.fill("#text", text)
-    page.press("#text", "Enter")
-    page.wait_for_selector(".card")
-
-
-def until(page, condition: str) -> None:
-    """Wait for a condition; asked from here, for the page's own policy forbids evaluating text in it."""
-    deadline = time.monotonic() + 5
-    while not page.evaluate(condition):
-        assert time.monotonic() < deadline, condition
-        page.wait_for_timeout(20)
-
-
-def until_first(page, id: str) -> None:
-    until(page, f"document.querySelector('.card img')?.src.includes(encodeURIComponent({json.dumps(id)}))")
-
-
-def ids(page) -> list[str]:
-    return page.eval_on_selector_all(
-        ".card img",
-        "images => images.map(image => decodeURIComponent(image.src.split('/images/')[1].split('?')[0]))",
-    )
-
-
-def brightest(page, selector: str) -> tuple[float, float]:
-    """Where a heat map is lightest, as shares of its width and height, from the least shaded pixel."""
-    return page.eval_on_selector(
-        selector,
-        """canvas => {
-            const { width, height } = canvas;
-            const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;
-            let best = 0;
-            for (let place = 0; place < width * height; place += 1)
-                if (pixels[4 * place] > pixels[4 * best]) best = place;
-            return [(best % width) / width, Math.floor(best / width) / height];
-        }""",
-    )
 
 
 def test_a_search_shows_the_hits_in_order_with_score_and_probability(page, address, searcher):
@@ -303,6 +216,13 @@ def test_hits_are_exported_as_geojson(page, address):
     assert feature["geometry"]["type"] == "Polygon" and feature["properties"]["id"] == feature["id"]
 
 
+def test_areas_and_times_are_offered_before_anything_was_found(page, address):
+    page.goto(address)
+    page.click("#filters-toggle")
+    page.wait_for_selector("#filters input[name=west]")
+    assert page.is_visible("#filters input[name=start]")
+
+
 def test_without_coordinates_there_is_no_map(browser):
     with running_server(create_app(FakeSearcher(6, located=False), refresh_seconds=100)) as address:
         for page in opened(browser, address):
@@ -310,128 +230,3 @@ def test_without_coordinates_there_is_no_map(browser):
             assert page.is_hidden("#map") and page.is_hidden("#map-toggle") and page.is_hidden("#export")
             page.click("#filters-toggle")
             assert page.locator("#filters input[name=west], #filters input[name=start]").count() == 0
-
-
-def test_keys(page, address):
-    search(page, address)
-    page.keyboard.press("?")
-    page.wait_for_selector("#help[open]")
-    page.keyboard.press("Escape")
-    page.wait_for_selector("#help", state="hidden")
-    page.keyboard.press("/")
-    assert page.evaluate("document.activeElement.id") == "text"
-    page.keyboard.press("ArrowDown")
-    page.keyboard.press("ArrowRight")
-    columns = page.evaluate(
-        """() => {
-            const tops = [...document.querySelectorAll('.card')].map(one => one.getBoundingClientRect().top);
-            return tops.filter(top => top === tops[0]).length;
-        }"""
-    )
-    page.keyboard.press("ArrowDown")
-    at = "Number(document.activeElement.closest('li').dataset.place)"
-    assert page.evaluate(at) == columns + 1
-    page.keyboard.press("ArrowUp")
-    page.keyboard.press("ArrowLeft")
-    assert page.evaluate(at) == 0
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#viewer[open]")
-    page.keyboard.press("ArrowRight")
-    assert "2 of 20" in page.inner_text("#viewer nav")
-    page.keyboard.press("Escape")
-    page.wait_for_selector("#viewer", state="hidden")
-    assert page.evaluate(at) == 1  # back where one was
-    page.keyboard.press("s")
-    page.wait_for_url("**/?like=*")
-
-
-def test_the_address_leads_back_and_forth(page, address):
-    search(page, address, "white tanks")
-    first = ids(page)
-    page.fill("#text", "a blue pond")
-    page.press("#text", "Enter")
-    page.wait_for_url("**/?text=a+blue+pond")
-    until(
-        page, f"!document.querySelector('.card img').src.includes(encodeURIComponent({json.dumps(first[0])}))"
-    )
-    page.click(".card >> nth=0")
-    page.wait_for_selector("#viewer[open]")
-    assert "hit=" in page.url
-    page.go_back()
-    page.wait_for_selector("#viewer", state="hidden")
-    page.go_back()
-    until_first(page, first[0])
-    assert page.input_value("#text") == "white tanks" and ids(page) == first
-    page.go_forward()
-    until(page, "document.getElementById('text').value === 'a blue pond'")
-
-
-def test_a_token_comes_with_the_address_and_is_kept_out_of_it(browser):
-    with running_server(create_app(FakeSearcher(6), token="s3cret", refresh_seconds=100)) as address:
-        for page in opened(browser, address):
-            page.goto(f"{address}/#token=s3cret")
-            page.fill("#text", "a plane")
-            page.press("#text", "Enter")
-            page.wait_for_selector(".card")
-            until(page, "document.querySelector('.card img').naturalWidth > 0")
-            assert "s3cret" not in page.url
-
-
-def test_without_its_token_the_page_asks_for_it(browser):
-    with running_server(create_app(FakeSearcher(6), token="s3cret", refresh_seconds=100)) as address:
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(f"{address}/?text=a+plane")
-        page.wait_for_selector("#token[open]")
-        page.fill("#token-text", "s3cret")
-        page.press("#token-text", "Enter")
-        page.wait_for_selector(".card")
-        context.close()
-
-
-def test_what_goes_wrong_is_said(browser):
-    searcher = FakeSearcher(6)
-    with running_server(create_app(searcher, refresh_seconds=100)) as address:
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(f"{address}/?text=!!!")
-        page.wait_for_selector("#notice:not([hidden])")
-        assert "has no words" in page.inner_text("#notice")
-        page.fill("#text", "a plane")
-        page.press("#text", "Enter")
-        page.wait_for_selector(".card")
-        assert page.is_hidden("#notice")
-        page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"no picture"})
-        page.wait_for_selector("#notice:not([hidden])")
-        context.close()
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("width", "height"), [(360, 740), (820, 1100), (1600, 900)])
-def test_nothing_sticks_out_from_phone_to_desktop(browser, address, width, height, scheme):
-    for page in opened(browser, address, viewport={"width": width, "height": height}, color_scheme=scheme):
-        search(page, address, "white storage tanks beside a very long road through the desert and the wood")
-        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert page.evaluate(wide) <= 0
-        page.click("#filters-toggle")
-        assert page.evaluate(wide) <= 0
-        page.click("#filters-toggle")
-        page.click(".card >> nth=0")
-        page.wait_for_selector("#viewer .word svg")
-        box = page.locator("#viewer").bounding_box()
-        assert box["x"] >= 0 and box["x"] + box["width"] <= width + 0.5
-        background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (sum(map(int, background.removeprefix("rgb(").removesuffix(")").split(","))) < 200) == (
-            scheme == "dark"
-        )
-
-
-def test_words_light_by_touch(browser, address):
-    for page in opened(
-        browser, address, viewport={"width": 390, "height": 800}, has_touch=True, is_mobile=True
-    ):
-        search(page, address, "tanks beside water")
-        page.tap("#words .word >> nth=1")
-        until(page, "document.querySelectorAll('.card canvas.heat:not([hidden])').length > 3")
-        page.tap("#words .word >> nth=1")
-        until(page, "document.querySelectorAll('.card canvas.heat:not([hidden])').length === 0")

@@ -6,12 +6,12 @@ import io
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from app_clients import wait_for
 from PIL import Image
 from running_server import running_server
 
@@ -52,13 +52,6 @@ def made(tmp_path: Path) -> Made:
     return Made(tmp_path / "world", tmp_path / "emb", tmp_path / "index")
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_every_route_over_a_real_index(made):
     searcher = Searcher.open(made.index)
     expected = searcher.search(Query("white storage tanks"), k=5)
@@ -67,6 +60,7 @@ def test_every_route_over_a_real_index(made):
     with running_server(create_app(searcher)) as address, httpx.Client(base_url=address) as client:
         info = client.get("/info").json()
         assert (info["count"], info["captions"]) == (30, 150)
+        assert (info["has_places"], info["has_times"]) == (False, False)
         hits = client.get("/search", params={"text": "white storage tanks", "k": 5}).json()["hits"]
         assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
         assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected])
@@ -137,7 +131,8 @@ def test_an_index_and_pictures_deleted_under_the_server(made):
         hits = client.get("/search", params={"text": "tanks"}).json()["hits"]
         shutil.rmtree(made.index)
         wait_for(lambda: client.get("/healthz").json()["status"] != "ok")
-        assert "no index here" in client.get("/healthz").json()["problem"]
+        problem = client.get("/healthz").json()["problem"]
+        assert "cannot be read" in problem and str(made.index) not in problem  # nobody's business
         assert client.get("/search", params={"text": "tanks"}).json()["hits"] == hits  # it is in memory
         shutil.rmtree(made.world)
         gone = client.get(f"/images/{hits[0]['id']}")

@@ -30,7 +30,7 @@ from pmpguard.model.retriever_config import RetrieverConfig, preset
 from pmpguard.training.cached import cache_pictures, can_cache
 from pmpguard.training.config import OptimiserConfig, TrainConfig
 from pmpguard.training.loop import TrainingData, pick_device, train
-from pmpguard.training.pictures import Pictures, ResidentPictures, SomePictures, open_pictures
+from pmpguard.training.pictures import Pictures, SomePictures, open_pictures
 
 log = logging.getLogger("pmpguard")
 
@@ -89,13 +89,13 @@ def fold_judges(
     out: Path,
     config: CrossfitConfig,
     copies: Sequence[Sequence[int]] = (),
-    pixels: torch.Tensor | None = None,
+    pictures: Pictures | None = None,
     tell: Callable[[str], None] = log.info,
 ) -> Iterator[FoldJudge]:
     """Train the judge of each fold in `out/fold-1` ... and yield it, one after the other.
 
-    `copies` are sets of image codes that show the same picture; `pixels` (images, 3, s, s) uint8, where the
-    pictures are in memory already; `tell` is told what goes on.
+    `copies` are sets of image codes that show the same picture; `pictures`, by image code and of the size the
+    judges read, where they are open already; `tell` is told what goes on.
     """
     images = len(table.first_rows)
     least = 4 * config.folds
@@ -108,7 +108,8 @@ def fold_judges(
     # one set of settings and of pictures for all folds, so that frozen backbones look at each picture once
     settings = training_settings(of_images(table, training_images(fold, 0, config.seed)[0]), config)
     device, size = pick_device(settings.device), settings.model.image_size
-    pictures = open_pictures(table, size, device) if pixels is None else ResidentPictures(pixels, device)
+    if pictures is None:
+        pictures = open_pictures(table, size, device)
     for judged in range(config.folds):
         codes = np.flatnonzero(fold == judged)
         if not len(codes):

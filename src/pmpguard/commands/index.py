@@ -2,53 +2,54 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pmpguard.errors import ConfigError, DataError
-from pmpguard.files import MANIFEST, writer_lock
+from pmpguard.errors import ConfigError
+from pmpguard.files import MANIFEST
 from pmpguard.search.calibration import load_calibration
-from pmpguard.search.embed import SOME_PROBLEMS, embed_source
-from pmpguard.search.embedding_files import SETTINGS, EmbeddingSettings, embedded_ids
+from pmpguard.search.embed import SOME_PROBLEMS, problem_lines
+from pmpguard.search.embedding_files import SETTINGS, PictureProblem
 from pmpguard.search.index_version import IndexVersion
-from pmpguard.search.sources import Source, open_source
+from pmpguard.search.sources import open_source
 from pmpguard.search.store import Change, add_to_index, build_index, remove_from_index, verify_index
+from pmpguard.search.updating import add_source
 from pmpguard.search.vector_index import Backend
 from pmpguard.training.loop import pick_device
-
-INCOMING = "incoming"  # where `index add` embeds; kept when it is killed, to go on with
 
 
 @dataclass(frozen=True)
 class IndexChange:
-    """A new version of an index."""
+    """A new version of an index, and pictures that could not be read."""
 
     index: Path
     change: Change
-    problems: int = 0
+    problems: tuple[PictureProblem, ...] = ()
 
     @property
     def exit_code(self) -> int:
         return SOME_PROBLEMS if self.problems else 0
 
     def as_dict(self) -> dict[str, Any]:
-        return {"index": str(self.index), **asdict(self.change), "problems": self.problems}
+        problems = [vars(problem) for problem in self.problems]
+        return {"index": str(self.index), **asdict(self.change), "problems": problems}
 
     def as_text(self) -> str:
         parts = [
             f"{number:,} {what}"
             for number, what in (
                 (self.change.added, "added"),
+                (self.change.replaced, "replaced"),
                 (self.change.removed, "removed"),
                 (self.change.known, "already there"),
-                (self.problems, "could not be read"),
+                (len(self.problems), "could not be read"),
             )
             if number
         ]
         count = f"{self.change.count:,} pictures"
-        return f"{self.index}: version {self.change.version}, {count} ({', '.join(parts)})"
+        line = f"{self.index}: version {self.change.version}, {count} ({', '.join(parts) or 'nothing new'})"
+        return "\n".join([line, *problem_lines(self.problems)])
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ class IndexInfo:
         return "\n".join(
             [
                 f"{self.index}: version {self.version}, searched by {self.backend}",
-                f"{self.pictures:,} pictures, {self.captions:,} captions in {self.segments} segments, "
-                f"{self.removed:,} removed pictures still on disk",
+                f"{self.pictures:,} pictures, {self.captions:,} captions; segments: {self.segments}, "
+                f"removed pictures still on disk: {self.removed:,}",
                 f"model {self.model} ({self.fingerprint})",
                 f"probabilities: {'yes' if self.calibrated else 'no, there are too few captions'}",
                 f"filters: {'; '.join(shown) or 'no columns'}",
@@ -123,6 +124,9 @@ def add(
 ) -> IndexChange:
     """Add pictures without building again: a folder `pmpguard embed` wrote, or anything it can embed.
 
+    Killed or not, the same command goes on where it stopped. The exit code is 3 when some pictures could not
+    be read: they are named, everything else is added.
+
     Args:
         index: the folder of the index.
         source: embeddings, a folder of pictures, a dataset, tar shards, or one picture.
@@ -134,64 +138,13 @@ def add(
         progress: draw a progress bar on stderr.
     """
     if (source / MANIFEST).is_file() and (source / SETTINGS).is_file():
+        if prefix:
+            fix = "give the prefix to pmpguard embed"
+            raise ConfigError(f"{source}: what is embedded has its ids already", fix=fix)
         return IndexChange(index, add_to_index(index, source, update=update))
-    version = IndexVersion.open_current(index)
     listed = open_source(source, format=format, images=images, prefix=prefix)
-    again = set(listed.ids) & version.images.row_of.keys()
-    _require_same_pictures(version, listed, again)
-    skipped = frozenset() if update else frozenset(again)
-    if len(skipped) == len(listed):
-        return IndexChange(index, Change(version.name, len(version.images), known=len(skipped)))
-    incoming = index / INCOMING
-    _require_continued(incoming, listed)
-    report = embed_source(
-        listed,
-        version.model_folder,
-        incoming,
-        device=str(pick_device(device)),
-        progress=progress,
-        skip=skipped,
-    )
-    version.close()
-    if not report.pictures:
-        shutil.rmtree(incoming)
-        raise DataError(
-            f"{source}: none of {len(report.problems)} new pictures could be read",
-            fix=f"look at the first: {report.problems[0].reason}",
-        )
-    change = add_to_index(index, incoming, update=update)
-    shutil.rmtree(incoming)
-    known = change.known if update else len(skipped)
-    return IndexChange(index, replace(change, known=known), len(report.problems))
-
-
-def _require_same_pictures(version: IndexVersion, listed: Source, ids: set[str]) -> None:
-    """Refuse ids that mean other pictures in the index, before anything is embedded."""
-    names = version.images.metadata["image"]
-    for row, id in enumerate(listed.ids):
-        if id in ids:
-            known = version.images.row_of[id]
-            there = version.root_of(known) / names[known].as_py()
-            here = listed.pictures.root.resolve() / str(listed.pictures.arrow["image"][row])
-            if there != here:
-                raise DataError(
-                    f"id {id!r} is {there} in the index and {here} in what is added",
-                    fix="give the new pictures a prefix of their own, such as --prefix second/",
-                )
-
-
-def _require_continued(incoming: Path, listed: Source) -> None:
-    """Clear away what an interrupted `index add` of something else left."""
-    if not (incoming / SETTINGS).is_file():
-        return
-    with writer_lock(incoming):
-        same_root = EmbeddingSettings.read(incoming).root == str(listed.pictures.root.resolve())
-        if not same_root or embedded_ids(incoming) - set(listed.ids):
-            for path in incoming.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path)
-                elif path.name != ".lock":
-                    path.unlink()
+    added = add_source(index, listed, update=update, device=str(pick_device(device)), progress=progress)
+    return IndexChange(index, added.change, added.problems)
 
 
 def remove(index: Path, ids: str) -> IndexChange:
@@ -201,8 +154,16 @@ def remove(index: Path, ids: str) -> IndexChange:
         index: the folder of the index.
         ids: ids separated by commas, or @FILE with one id on each line.
     """
-    named = Path(ids[1:]).read_text(encoding="utf-8").splitlines() if ids.startswith("@") else ids.split(",")
+    named = _lines_of(Path(ids[1:])) if ids.startswith("@") else ids.split(",")
     return IndexChange(index, remove_from_index(index, [id.strip() for id in named if id.strip()]))
+
+
+def _lines_of(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        fix = "after @ comes a text file with one id on each line"
+        raise ConfigError(f"{path}: cannot be read ({error})", fix=fix) from error
 
 
 def verify(index: Path) -> Verified:

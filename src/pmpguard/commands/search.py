@@ -8,15 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from PIL.Image import Image
+
 from pmpguard.config import to_dict
 from pmpguard.data.contact_sheet import contact_sheet, tidy
-from pmpguard.data.images import load_image
+from pmpguard.data.images import ImageError, load_image
 from pmpguard.files import write_atomic, write_json
 from pmpguard.model.explain import Explanation
 from pmpguard.search.filters import parse_where
 from pmpguard.search.footprints import parse_box
 from pmpguard.search.geojson import hits_to_geojson
+from pmpguard.search.plain_values import explanation_values
 from pmpguard.search.query import Filters, Kind, Query, SearchHit
+from pmpguard.search.query_checks import QueryError
 from pmpguard.search.searcher import Searcher
 from pmpguard.search.stac import hits_to_stac
 from pmpguard.training.loop import pick_device
@@ -30,30 +34,33 @@ class SearchAnswer:
 
     hits: list[SearchHit]
     version: str
-    count: int
+    count: int  # of what was searched, pictures or captions
+    kind: Kind = "image"
     explanations: Mapping[str, Explanation] = field(default_factory=dict)
-    sheet: Path | None = None
+    written: Mapping[str, Path] = field(default_factory=dict)  # what, and where
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "version": self.version,
             "count": self.count,
             "hits": [
-                {
-                    **to_dict(hit),
-                    **(
-                        {"explanation": explanation_dict(self.explanations[hit.id])}
-                        if hit.id in self.explanations
-                        else {}
-                    ),
-                }
+                to_dict(hit)
+                | (
+                    {"explanation": explanation_values(self.explanations[hit.id])}
+                    if hit.id in self.explanations
+                    else {}
+                )
                 for hit in self.hits
             ],
         }
 
     def as_text(self) -> str:
+        return "\n".join([*self._table(), *(f"{what}: {path}" for what, path in self.written.items())])
+
+    def _table(self) -> list[str]:
         if not self.hits:
-            return f"nothing found among {self.count:,} pictures"
+            what = "pictures" if self.kind == "image" else "captions"
+            return [f"nothing found among {self.count:,} {what}"]
         width = min(WIDEST_ID, max(len(hit.id) for hit in self.hits))
         lines = [f"{'':>3}  {'score':>7}  {'match':>5}  {'id':<{width}}  caption"]
         for place, hit in enumerate(self.hits, 1):
@@ -62,9 +69,7 @@ class SearchAnswer:
             lines.append((row + _cut(tidy(hit.caption or ""), WIDEST_CAPTION)).rstrip())
             if hit.id in self.explanations:
                 lines += [f"     {line}" for line in self.explanations[hit.id].as_text().splitlines()]
-        if self.sheet is not None:
-            lines.append(f"pictures drawn in {self.sheet}")
-        return "\n".join(lines)
+        return lines
 
 
 def search(
@@ -89,7 +94,7 @@ def search(
 
     Args:
         index: the folder of the index.
-        text: what to look for; "" to search by picture alone.
+        text: what to look for; "" to search by --image alone.
         k: how many hits.
         image: a picture to look for.
         text_weight: how much the text counts when a picture is given too, from 0 to 1.
@@ -99,29 +104,31 @@ def search(
         start: only pictures from this ISO 8601 time on.
         stop: only pictures up to this ISO 8601 time.
         where: conditions on metadata, as column=value,column=value; a column named twice may have either.
-        explain: say which words speak for each hit, and where in the picture.
+        explain: say which words speak for each picture found, and where in it.
         sheet: a PNG to draw the hits on.
         geojson: a file for the footprints of the hits.
         stac: a folder for the hits as a STAC collection.
         device: "auto", "cpu" or "cuda".
     """
-    picture = None if image is None else load_image(image)
-    query = Query(text or None, picture, text_weight, kind)
+    if explain and (kind != "image" or not text):
+        raise QueryError("only pictures found by words can be explained", fix="leave out --explain")
+    query = Query(text or None, None if image is None else _picture(image), text_weight, kind)
     area = None if box is None else parse_box(box)
     searcher = Searcher.open(index, device=str(pick_device(device)))
     hits = searcher.search(query, k, shortlist, Filters(area, start, stop, parse_where(where)))
-    explanations = (
-        {hit.id: searcher.explain(hit.id, text) for hit in hits}
-        if explain and text and kind == "image"
-        else {}
-    )
+    explanations = {hit.id: searcher.explain(hit.id, text) for hit in hits} if explain else {}
+    files = {"pictures": sheet if hits else None, "footprints": geojson, "STAC collection": stac}
+    written = {what: path for what, path in files.items() if path is not None}
+    for path in written.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
     if sheet is not None and hits:
         _draw(searcher, hits, sheet)
     if geojson is not None:
         write_json(geojson, hits_to_geojson(hits))
     if stac is not None:
         hits_to_stac(hits, stac)
-    return SearchAnswer(hits, searcher.version, searcher.count, explanations, sheet if hits else None)
+    count = searcher.count if kind == "image" else searcher.caption_count
+    return SearchAnswer(hits, searcher.version, count, kind, explanations, written)
 
 
 def _draw(searcher: Searcher, hits: list[SearchHit], path: Path) -> None:
@@ -130,25 +137,14 @@ def _draw(searcher: Searcher, hits: list[SearchHit], path: Path) -> None:
     page = contact_sheet([searcher.picture(id) for id in ids], captions, columns=5)
     stream = io.BytesIO()
     page.save(stream, "PNG")
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, stream.getvalue())
 
 
-def explanation_dict(explanation: Explanation) -> dict[str, Any]:
-    """An explanation as plain values; regions row by row."""
-    return {
-        "score": explanation.score,
-        "boundary": explanation.boundary,
-        "words": [
-            {
-                "word": word.word,
-                "positive": word.positive,
-                "negative": word.negative,
-                "regions": [[round(value, 4) for value in row] for row in word.regions.tolist()],
-            }
-            for word in explanation.words
-        ],
-    }
+def _picture(path: Path) -> Image:
+    try:
+        return load_image(path)
+    except ImageError as error:
+        raise QueryError(str(error.message), fix="give the path of another picture after --image") from error
 
 
 def _cut(text: str, width: int) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from pmpguard.search.searcher import Searcher
-from pmpguard.serving.listening import serve_index
+from pmpguard.serving.listening import is_loopback, serve_index
 from pmpguard.training.loop import pick_device
 
 
@@ -41,8 +41,10 @@ def serve_folder(
     """Open the index and serve it, saying where."""
     token = token or os.environ.get("PMPGUARD_TOKEN") or None
     searcher = Searcher.open(index, model=model, device=str(pick_device(device)))
-    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
-        print(f"anyone who can reach {host} may search: consider --token", file=sys.stderr)
+    if token is None and not is_loopback(host):
+        print(
+            "whoever reaches this machine may search and see the pictures: consider --token", file=sys.stderr
+        )
     what = f"{searcher.count:,} pictures, index version {searcher.version}, model {searcher.model_name}"
 
     def announce(address: str) -> None:

@@ -18,11 +18,11 @@ from pmpguard.model.awareness_attention import SHARPNESS, Direction, aligned_awa
 from pmpguard.model.awareness_fused import awareness_scores_fused, fits_kernel
 from pmpguard.model.cross_gated_attention import CrossGatedAttention
 from pmpguard.model.cross_gated_fused import fits_gated_kernel, gated_cosines_fused
+from pmpguard.model.cross_gated_native import native_gated_cosines
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.packed_scoring import (
     HIGHEST_SHARPNESS,
     packed_awareness_scores,
-    packed_gated_cosines,
 )
 
 ScoreBlock = Callable[[Encoded, Encoded], Tensor]  # T captions, I images -> (T, I)
@@ -156,7 +156,7 @@ def gated_all_pairs(
     """CGA's cosine of every caption and image, (T, I), without gradient."""
     if _packable(texts, images):
         parts = [
-            packed_gated_cosines(attention, some.fragments, some.mask, images.fragments)
+            native_gated_cosines(attention, some.fragments, some.mask, images.fragments)
             for some in _slices(texts, PACKED_CAPTIONS)
         ]
         return torch.cat(parts)

@@ -214,11 +214,15 @@ class Retriever(nn.Module):
 
         return all_pairs(score_block, texts, images, floats_per_pair=gated_floats(texts, images))
 
-    @torch.no_grad()
     def explain(self, text: str, image: Image.Image | Tensor) -> Explanation:
         """Each word's evidence for and against the match, and its regions; S as at test, words to regions."""
         pictures = image[None] if isinstance(image, Tensor) else [image]
-        words, regions = self.encode_texts([text]), self.encode_images(pictures)
+        return self.explain_encoded(text, self.encode_images(pictures))
+
+    @torch.no_grad()
+    def explain_encoded(self, text: str, regions: Encoded) -> Explanation:
+        """`explain` of one picture that is encoded already."""
+        words, regions = self.encode_texts([text]), regions.to(self.device)
         seen_words, seen_regions = words.fragments, regions.fragments  # (1, m, d), (1, n, d)
         if self.config.awareness.input == "gated" and self.cross_gated_attention is not None:
             gated = self.cross_gated_attention.gate(seen_words, words.mask, seen_regions, axes=ALIGNED)

@@ -34,6 +34,7 @@ from pmpguard.search.sources import Source
 
 PICTURES_AT_ONCE, CAPTIONS_AT_ONCE = 64, 256
 SOME_PROBLEMS = 3  # the exit code when pictures could not be read
+SHOWN_PROBLEMS = 10
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,16 @@ class EmbeddingReport:
             f"{self.embedded:,} pictures embedded now"
         ]
         if self.problems:
-            lines.append(f"{len(self.problems)} pictures could not be read, see {self.folder / PROBLEMS}:")
-            lines += [f"  {problem.image}: {problem.reason}" for problem in self.problems[:10]]
-        return "\n".join(lines)
+            count = len(self.problems)
+            lines.append(f"{count:,} could not be read, see {self.folder / PROBLEMS}:")
+        return "\n".join([*lines, *problem_lines(self.problems)])
+
+
+def problem_lines(problems: Sequence[PictureProblem]) -> list[str]:
+    """The first pictures that could not be read, a line each, and how many more there are."""
+    lines = [f"  {problem.image}: {problem.reason}" for problem in problems[:SHOWN_PROBLEMS]]
+    more = len(problems) - len(lines)
+    return [*lines, f"  and {more:,} more"] if more else lines
 
 
 def embed_source(
@@ -120,7 +128,7 @@ def _prepare(out: Path, settings: EmbeddingSettings) -> None:
         settings.write(out)
         return
     known = EmbeddingSettings.read(out)
-    known.model.require(settings.model, f"the model of {out}")
+    known.model.require(settings.model, f"{out}: the model in {settings.model_path}")
     if known.root != settings.root:
         raise DataError(
             f"{out}: holds pictures of {known.root}, not of {settings.root}", fix="choose another folder"

@@ -11,8 +11,8 @@
     embedding.json                        model, folder of the pictures
     manifest.json                         written when everything is done
 
-Pooled vectors are float32 because they are searched as they lie, without a copy in memory; fragments take
-fifty times the room and are float16.
+Pooled vectors are float32, as they are searched; of fragments there are dozens to each picture, and they are
+float16.
 """
 
 from __future__ import annotations
@@ -58,13 +58,16 @@ class EmbeddingSettings:
 
     @classmethod
     def read(cls, folder: Path) -> EmbeddingSettings:
-        stored = read_json(folder / SETTINGS)
-        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-            raise DataError(
-                f"{folder / SETTINGS}: not an embedding of format {FORMAT}",
-                fix="embed again with this version of pmpguard",
-            )
+        stored = read_format(folder / SETTINGS, FORMAT, "embed again with this version of pmpguard")
         return cls(ModelIdentity(**stored["model"]), stored["model_path"], stored["root"])
+
+
+def read_format(path: Path, format: int, fix: str) -> dict[str, Any]:
+    """A JSON object that says which format it is written in, if that is the one we read."""
+    stored = read_json(path)
+    if not isinstance(stored, dict) or stored.get("format") != format:
+        raise DataError(f"{path}: not of format {format}", fix=fix)
+    return stored
 
 
 @dataclass(frozen=True)
@@ -150,7 +153,14 @@ def read_partitions(folder: Path) -> list[Partition]:
 
 def embedded_ids(folder: Path) -> set[str]:
     """Of the pictures."""
-    return set(open_metadata(folder, "image")["id"].to_pylist())
+    return set(picture_column(folder, "id"))
+
+
+def picture_column(folder: Path, name: str) -> dict[str, Any]:
+    """One column of the pictures' metadata by their ids; empty where there is no such column."""
+    table = open_metadata(folder, "image")
+    values = table[name].to_pylist() if name in table.column_names else []
+    return dict(zip(table["id"].to_pylist(), values, strict=False))
 
 
 def remaining_problems(folder: Path) -> list[PictureProblem]:

@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pmpguard.search.query import Filters
+from pmpguard.search.query import NO_FILTERS, Filters
 from pmpguard.search.vector_index import (
-    NO_FILTERS,
     Floats,
     IndexedItems,
     KnownRows,

@@ -11,9 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pmpguard.errors import DataError, require
-from pmpguard.search.query import Filters
+from pmpguard.search.query import NO_FILTERS, Filters
 from pmpguard.search.vector_index import (
-    NO_FILTERS,
     NO_ROW,
     Floats,
     IndexedItems,

@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 from pmpguard.errors import ConfigError
 from pmpguard.search.footprints import boxes_meet, checked_box, in_utc, parse_time, parse_time_range
 from pmpguard.search.query import Filters
+from pmpguard.search.sources import FILE_STAMP
 
 Mask = npt.NDArray[np.bool_]
 MOST_VALUES = 100  # distinct values of a column that are worth a list
-UNFILTERED = frozenset({"id", "image", "image_id", "pair_id", "caption", "bounds", "geometry"})
+UNFILTERED = frozenset({"id", "image", "image_id", "pair_id", "caption", "bounds", "geometry", FILE_STAMP})
 UNLISTED = frozenset({"time", "row", "column"})  # filtered by other means, or hardly ever
 BOUNDS = ("west", "south", "east", "north")
 UNKNOWN_TIME = np.iinfo(np.int64).min
@@ -137,11 +138,32 @@ class FilterColumns:
             return np.full(len(self), UNKNOWN_TIME)
         return np.array([_time(value) for value in self.metadata["time"].to_pylist()], np.int64)
 
+    @cached_property
+    def has_places(self) -> bool:
+        """Whether any item has bounds to filter by."""
+        return not bool(np.isnan(self.bounds).any(0).all())
+
+    @cached_property
+    def has_times(self) -> bool:
+        """Whether any item has a time to filter by; found without reading all of them, as `times` does."""
+        known = "time" in self.metadata.column_names
+        return known and any(_time(value) != UNKNOWN_TIME for value in self.metadata["time"].to_pylist())
+
     def _numbers(self, name: str) -> npt.NDArray[np.float64]:
         if name not in self.metadata.column_names:
             return np.full(len(self), np.nan)
-        values = pc.cast(self.metadata[name], pa.float64()).to_numpy()
+        try:
+            values = pc.cast(self.metadata[name], pa.float64()).to_numpy()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # some dataset's own way of writing
+            values = [_number(value) for value in self.metadata[name].to_pylist()]
         return np.asarray(values, np.float64)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return float("nan")
 
 
 def _time(value: Any) -> int:

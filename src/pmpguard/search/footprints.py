@@ -186,19 +186,3 @@ def parse_time_range(
     if first and last and first > last:
         raise ConfigError(f"time range: {start} is after {stop}", fix="give the earlier time first")
     return first, last
-
-
-def times_within(
-    times: Iterable[str | datetime.datetime | None],
-    start: datetime.datetime | None,
-    stop: datetime.datetime | None,
-) -> np.ndarray:
-    """(N,) bool: which times lie in the span, both ends included; an unknown time never does."""
-
-    def inside(time: str | datetime.datetime | None) -> bool:
-        if time is None or time == "":
-            return False
-        moment = in_utc(time) if isinstance(time, datetime.datetime) else parse_time(time)
-        return (start is None or start <= moment) and (stop is None or moment <= stop)
-
-    return np.fromiter(map(inside, times), bool)

@@ -150,17 +150,24 @@ def offsets(extent: int, size: int, overlap: float) -> list[int]:
     return [*range(0, last, step), last]
 
 
-def tile_scenes(scenes: Path, out: Path, settings: TileSettings, progress: bool = False) -> TileReport:
-    """Cut every scene that is not cut yet and list all tiles; a scene that cannot be cut is reported."""
-    files = find_scenes(scenes)
+def tile_scenes(
+    scenes: Path, out: Path, settings: TileSettings, progress: bool = False, *, forget_others: bool = False
+) -> TileReport:
+    """Cut every scene that is not cut yet and list all tiles; a scene that cannot be cut is reported.
+
+    What `out` holds of other scenes, moved or deleted since, stays unless `forget_others` is true.
+    """
     root = scenes if scenes.is_dir() else scenes.parent
+    found = [
+        _Scene(path, file_name_of(path.relative_to(root).as_posix().removesuffix(".tif")))
+        for path in find_scenes(scenes)
+    ]
     problems, notes, done = [], [], 0
     with writer_lock(out):
         remove_leftovers(out)
         earlier = _finished(out)
-        for path in files:
+        for scene in found:
             try:
-                scene = _Scene(path, file_name_of(path.relative_to(root).as_posix().removesuffix(".tif")))
                 folder = out / f"{scene.name}-{scene.mark(settings)}"
                 _check_source(scene, earlier.get(scene.name, []))
                 if folder.exists():
@@ -169,19 +176,21 @@ def tile_scenes(scenes: Path, out: Path, settings: TileSettings, progress: bool 
                 else:
                     _cut(scene, folder, settings, progress)
             except DataError as error:
-                problems.append(SceneProblem(str(path), error.message))
+                problems.append(SceneProblem(str(scene.path), error.message))
             else:
                 notes += read_json(folder / _SCENE)["warnings"]
-        finished = _finished(out)
-        current = [folders[-1] for _, folders in sorted(finished.items())]
+        finished, wanted = _finished(out), {scene.name for scene in found}
+        current = [
+            folders[-1] for name, folders in sorted(finished.items()) if name in wanted or not forget_others
+        ]
         tables = [pq.read_table(folder / _TILES) for folder in current]
         left_out = sum(read_json(folder / _SCENE)["left_out"] for folder in current)
         everything = pa.concat_tables([SCHEMA.empty_table(), *tables], promote_options="default")
         with atomic_output(out / METADATA) as stream:
             pq.write_table(everything, stream, compression="zstd")
-        for replaced in [folder for folders in finished.values() for folder in folders[:-1]]:
-            shutil.rmtree(replaced)
-    cut = len(files) - done - len(problems)
+        for outdated in {folder for folders in finished.values() for folder in folders} - set(current):
+            shutil.rmtree(outdated)
+    cut = len(found) - done - len(problems)
     return TileReport(out, cut, done, len(everything), left_out, tuple(problems), tuple(notes))
 
 

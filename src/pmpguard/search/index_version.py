@@ -18,20 +18,21 @@ import weakref
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from pmpguard.errors import DataError, PmpguardError
-from pmpguard.files import MANIFEST, read_json, sha256_file, verify_manifest, write_json
+from pmpguard.files import MANIFEST, sha256_file, verify_manifest, write_json
 from pmpguard.search.embedding_files import (
     EmbeddingSettings,
     StoredVectors,
     join_tables,
     open_metadata,
     open_vectors,
+    read_format,
 )
 from pmpguard.search.filters import FilterColumns
 from pmpguard.search.model_identity import ModelIdentity
@@ -68,12 +69,7 @@ class VersionDescription:
 
     @classmethod
     def read(cls, folder: Path) -> VersionDescription:
-        stored = read_json(folder / DESCRIPTION)
-        if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-            raise DataError(
-                f"{folder / DESCRIPTION}: not an index of format {FORMAT}",
-                fix="build the index again with this version of pmpguard",
-            )
+        stored = read_format(folder / DESCRIPTION, FORMAT, "build it again with this version of pmpguard")
         segments = tuple(Segment(**segment) for segment in stored["segments"])
         return cls(stored["backend"], ModelIdentity(**stored["model"]), segments)
 
@@ -114,6 +110,11 @@ class IndexedKind:
     def row_of(self) -> dict[str, int]:
         """Rows of the ids that can be found."""
         return {self.ids[row]: row for row in self.live_rows()}
+
+    def column(self, name: str) -> list[Any]:
+        """A column of metadata, row by row; None everywhere where there is no such column."""
+        known = name in self.metadata.column_names
+        return self.metadata[name].to_pylist() if known else [None] * len(self.removed)
 
     def live_rows(self) -> list[int]:
         return np.flatnonzero(~self.removed).tolist()
@@ -178,6 +179,10 @@ class IndexVersion:
             if row < last:
                 return Path(segment.root)
         raise DataError(f"{self.folder}: no row {row}")
+
+    def picture_path(self, row: int) -> Path:
+        """Where an image row's picture lay when it was embedded; `shard.tar#member` inside a shard."""
+        return self.root_of(row) / str(self.images.metadata["image"][row])
 
     def close(self) -> None:
         """Let go of the lock; what is mapped stays readable for whoever still holds it."""

@@ -24,9 +24,8 @@ from pmpguard.errors import ConfigError, PmpguardError, require
 from pmpguard.files import read_json, write_json
 from pmpguard.search.filters import UNKNOWN_TIME, FilterColumns, time_limits
 from pmpguard.search.footprints import checked_box
-from pmpguard.search.query import Filters
+from pmpguard.search.query import NO_FILTERS, Filters
 from pmpguard.search.vector_index import (
-    NO_FILTERS,
     Floats,
     IndexedItems,
     KnownRows,

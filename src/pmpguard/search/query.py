@@ -27,6 +27,9 @@ class Filters:
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+NO_FILTERS = Filters()
+
+
 @dataclass(frozen=True)
 class Query:
     """A text, a picture, or both; `text_weight` in [0, 1] says how much the text counts then."""

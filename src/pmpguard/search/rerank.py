@@ -15,10 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.model.awareness_attention import awareness_parts
-from pmpguard.model.cross_gated_attention import ALIGNED
 from pmpguard.model.encoded import Encoded
-from pmpguard.model.explain import Explanation, explain_pair
 from pmpguard.model.projection import unit
 from pmpguard.model.retriever import Retriever
 from pmpguard.search.embedding_files import StoredVectors
@@ -94,18 +91,3 @@ def _weighted(model: Retriever, query: EncodedQuery, items: Encoded) -> Tensor:
             found = model.score(items, part)[:, 0]  # (I,)
         scores += weight * found
     return scores
-
-
-@torch.no_grad()
-def explain_stored(model: Retriever, text: str, regions: Encoded) -> Explanation:
-    """`Retriever.explain` of a text and one picture that is encoded already."""
-    words, regions = model.encode_texts([text]), regions.to(model.device)
-    seen_words, seen_regions = words.fragments, regions.fragments  # (1, m, d), (1, n, d)
-    options = model.config.awareness
-    if options.input == "gated" and model.cross_gated_attention is not None:
-        gated = model.cross_gated_attention.gate(seen_words, words.mask, seen_regions, axes=ALIGNED)
-        seen_words, seen_regions = unit(gated.words), unit(gated.regions)
-    boundary = model.boundary.value(train=False)
-    parts = awareness_parts(seen_words, words.mask, seen_regions, boundary, sharpness=options.sharpness)
-    grid = (model.image_encoder.grid, model.image_encoder.grid)
-    return explain_pair(parts, model.tokenizer.words(text, model.config.max_words), grid, float(boundary))

@@ -24,13 +24,13 @@ from pmpguard.model.retriever import Retriever
 from pmpguard.search.calibration import load_calibration, match_probabilities
 from pmpguard.search.index_version import IndexedKind, IndexVersion, current_version
 from pmpguard.search.model_identity import identify_model
-from pmpguard.search.query import Filters, Query, SearchHit
+from pmpguard.search.query import NO_FILTERS, Filters, Query, SearchHit
 from pmpguard.search.query_checks import QueryError, UnknownIdError, checked_query
-from pmpguard.search.rerank import EncodedQuery, explain_stored, fine_scores
+from pmpguard.search.rerank import EncodedQuery, fine_scores
+from pmpguard.search.sources import FILE_STAMP
 from pmpguard.search.vector_index import DECIMALS
 
-SHOWN_APART = ("id", "image", "caption")  # columns with a field of their own in a hit
-NO_FILTERS = Filters()
+NOT_METADATA = ("id", "image", "caption", FILE_STAMP)  # columns with a field of their own, or only for us
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,16 @@ class Searcher:
         """Metadata columns to filter by, with their values where they are few."""
         return self.opened.version.images.filters.values
 
+    @property
+    def has_places(self) -> bool:
+        """Whether any picture can be found by an area."""
+        return self.opened.version.images.filters.has_places
+
+    @property
+    def has_times(self) -> bool:
+        """Whether any picture can be found by a time."""
+        return self.opened.version.images.filters.has_times
+
     # ---------------------------------------------------------------------------------------------- searching
 
     def search(
@@ -119,8 +129,10 @@ class Searcher:
         self, queries: Sequence[Query], k: int = 20, shortlist: int = 100, filters: Filters = NO_FILTERS
     ) -> list[list[SearchHit]]:
         """Answers to several queries, encoded together and looked up in one pass over the index."""
-        if k < 1 or shortlist < 1:
-            raise QueryError(f"{k} hits of a shortlist of {shortlist}", fix="ask for at least one")
+        if k < 1:
+            raise QueryError(f"k is {k}", fix="ask for at least one hit")
+        if shortlist < 1:
+            raise QueryError(f"shortlist is {shortlist}", fix="let at least one candidate be ranked")
         opened = self.opened
         encoded = self._encode(opened, [checked_query(query) for query in queries])
         answers: list[list[SearchHit]] = [[] for _ in queries]
@@ -200,7 +212,7 @@ class Searcher:
         opened = self.opened
         checked = checked_query(Query(text))
         regions = opened.version.images.vectors.take([self._row(opened, id)])
-        return explain_stored(opened.model, checked.text or "", regions)
+        return opened.model.explain_encoded(checked.text or "", regions)
 
     def picture(self, id: str) -> Image.Image:
         """A picture of the index, decoded as safely as any file of a stranger."""
@@ -213,8 +225,7 @@ class Searcher:
     def picture_path(self, id: str) -> Path:
         """Where a picture of the index lies; `shard.tar#member` inside a shard."""
         opened = self.opened
-        row = self._row(opened, id)
-        return opened.version.root_of(row) / str(opened.version.images.metadata["image"][row])
+        return opened.version.picture_path(self._row(opened, id))
 
     @staticmethod
     def _row(opened: OpenIndex, id: str) -> int:
@@ -259,5 +270,5 @@ def _plain(row: Mapping[str, Any]) -> dict[str, object]:
     return {
         name: value.isoformat() if isinstance(value, datetime.date) else value
         for name, value in row.items()
-        if value is not None and name not in SHOWN_APART
+        if value is not None and name not in NOT_METADATA
     }

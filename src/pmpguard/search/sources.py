@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,10 +17,11 @@ import pyarrow.parquet as pq
 from pmpguard.data.formats import group_by_format, read_pairs
 from pmpguard.data.pair_rows import CAPTION_NAMES, split_in_name
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.shards import IMAGE_ENDINGS, expand_pattern, iter_members
+from pmpguard.data.shards import IMAGE_ENDINGS, expand_pattern, iter_members, split_reference
 from pmpguard.errors import DataError
 
 LISTING = "metadata.parquet"
+FILE_STAMP = "file_stamp"  # column of pictures: size and time of their files, to notice that one has changed
 PICTURE_ENDINGS = frozenset(f".{ending}" for ending in (*IMAGE_ENDINGS, "gif"))
 
 
@@ -36,6 +38,10 @@ class Source:
     @property
     def ids(self) -> list[str]:
         return self.pictures.column("image_id")
+
+    def by_id(self, column: str) -> dict[str, Any]:
+        """One column of the pictures by their ids."""
+        return dict(zip(self.ids, self.pictures.column(column), strict=True))
 
 
 def open_source(
@@ -56,7 +62,7 @@ def open_source(
         source = _shard_source(shards)
     else:
         source = source_of_pairs(read_pairs(path, format=format, images=images))
-    return _prefixed(source, prefix) if prefix else source
+    return _stamped(_prefixed(source, prefix) if prefix else source)
 
 
 def source_of_pairs(table: PairTable) -> Source:
@@ -108,19 +114,24 @@ def _annotated(folder: Path) -> bool:
 
 
 def _folder_or_shards(folder: Path) -> Source:
+    """What lies in a folder and below; what is hidden is not meant, and may be our index."""
     pictures = sorted(
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
-        if path.suffix.lower() in PICTURE_ENDINGS and path.is_file()
+        if path.suffix.lower() in PICTURE_ENDINGS and not _is_hidden(path, folder) and path.is_file()
     )
     if pictures:
         return picture_source(folder, pictures)
-    shards = sorted(folder.rglob("*.tar"))
+    shards = sorted(path for path in folder.rglob("*.tar") if not _is_hidden(path, folder))
     if not shards:
         raise DataError(
             f"{folder}: no pictures here", fix=f"looked for {', '.join(sorted(PICTURE_ENDINGS))} and .tar"
         )
     return _shard_source(shards, folder)
+
+
+def _is_hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
 def _shards(path: Path) -> list[Path]:
@@ -160,3 +171,19 @@ def _prefixed(source: Source, prefix: str) -> Source:
         return table
 
     return Source(renamed(source.pictures), None if source.captions is None else renamed(source.captions))
+
+
+def _stamped(source: Source) -> Source:
+    """The source with size and time of every picture's file, or of its shard; none of one that is missing."""
+    files = [split_reference(image)[0] for image in source.pictures.arrow["image"].to_pylist()]
+    stamps = {file: _file_stamp(source.pictures.root / file) for file in set(files)}
+    column = pa.array([stamps[file] for file in files], pa.string())
+    return Source(source.pictures.with_column(FILE_STAMP, column), source.captions)
+
+
+def _file_stamp(file: Path) -> str | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return f"{found.st_size}-{found.st_mtime_ns}"

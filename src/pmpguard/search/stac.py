@@ -14,7 +14,7 @@ from pmpguard.errors import ConfigError, DataError, require
 from pmpguard.files import atomic_directory
 from pmpguard.search.file_names import file_name_of
 from pmpguard.search.footprints import bounds_of, box_around, box_geometry, in_utc, parse_time
-from pmpguard.search.geojson import plain_value
+from pmpguard.search.plain_values import plain_value
 from pmpguard.search.query import SearchHit
 
 COLLECTION = "collection.json"

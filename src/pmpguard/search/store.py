@@ -6,16 +6,17 @@ removed by the next writer. There is one writer at a time, and readers need not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from pmpguard.data.shards import split_reference
 from pmpguard.errors import DataError, PmpguardError
 from pmpguard.files import MANIFEST, read_json, sha256_file, verify_manifest
-from pmpguard.search.embedding_files import EmbeddingSettings
+from pmpguard.search.embedding_files import EmbeddingSettings, picture_column
 from pmpguard.search.index_version import (
     CURRENT,
     KINDS,
@@ -36,13 +37,14 @@ from pmpguard.search.version_writing import only_writer, write_segment, write_ve
 
 @dataclass(frozen=True)
 class Change:
-    """The new version, its number of pictures, and how many were gained, lost and there already."""
+    """The new version, its number of pictures, and how many of them came, went and were there already."""
 
     version: str
     count: int
     added: int = 0
+    replaced: int = 0
     removed: int = 0
-    known: int = 0
+    known: int = 0  # and left as they are
 
 
 def build_index(
@@ -67,17 +69,21 @@ def build_index(
 def add_to_index(index: Path, embeddings: Path, *, update: bool = False) -> Change:
     """A version with the pictures of one more embedding.
 
-    Pictures that are in the index already stay as they are, or are replaced when `update` is true. An id that
-    means another picture there is refused.
+    Pictures that are in the index already stay as they are, or are replaced when `update` is true; when that
+    leaves nothing to add, the version stays the same. An id that means another picture there is refused.
     """
     settings = finished_embedding(embeddings)
     with only_writer(index):
         before = IndexVersion.open_current(index)
         before.description.model.require(settings.model, str(embeddings))
+        named = picture_column(embeddings, "image")
+        known = known_pictures(before, named, Path(settings.root), update=update)
+        if not named or (not update and len(known) == len(named)):
+            before.close()
+            return Change(before.name, len(before.images), known=len(known))
         segment = write_segment(index, embeddings)
         description = replace(before.description, segments=(*before.description.segments, segment))
         opened = {kind: open_kind(index, description, kind) for kind in KINDS}
-        known = _known_again(before, opened["image"], Path(segment.root))
         kinds: dict[Kind, IndexedKind] = {}
         for kind, items in opened.items():
             first = len(before.kinds[kind].removed)
@@ -86,9 +92,11 @@ def add_to_index(index: Path, embeddings: Path, *, update: bool = False) -> Chan
             removed[:first] |= before.kinds[kind].removed
             kinds[kind] = items.without(removed)
         version, count = write_version(index, description, kinds, before)
-        added = int((~kinds["image"].removed[len(before.images.removed) :]).sum())
+        coming = int((~kinds["image"].removed[len(before.images.removed) :]).sum())
         before.close()
-        return Change(version, count, added=added, known=len(known))
+        if update:
+            return Change(version, count, added=coming - len(known), replaced=len(known))
+        return Change(version, count, added=coming, known=len(known))
 
 
 def remove_from_index(index: Path, ids: Sequence[str]) -> Change:
@@ -109,6 +117,27 @@ def remove_from_index(index: Path, ids: Sequence[str]) -> Change:
         lost = len(before.images) - count
         before.close()
         return Change(version, count, removed=lost)
+
+
+def known_pictures(version: IndexVersion, named: Mapping[str, str], root: Path, *, update: bool) -> set[str]:
+    """Which ids are in the index already; `named` maps ids to the names of their pictures below `root`.
+
+    An id that means another picture there is an error. When `update` is true, a picture may take the place of
+    one of the same folder, or of one whose file is gone.
+    """
+    rows = {id: version.images.row_of[id] for id in named if id in version.images.row_of}
+    for id, row in rows.items():
+        there, here = version.picture_path(row), root / named[id]
+        replaces = update and (
+            version.root_of(row) == root or not Path(split_reference(str(there))[0]).exists()
+        )
+        if there != here and not replaces:
+            prefix = "give the new pictures a prefix of their own, such as --prefix second/"
+            raise DataError(
+                f"id {id!r} is {there} in the index and {here} in what is added",
+                fix=prefix if update else f"{prefix}; if they are the same and have moved, --update",
+            )
+    return set(rows)
 
 
 def finished_embedding(folder: Path) -> EmbeddingSettings:
@@ -149,25 +178,6 @@ def _repeated(items: IndexedKind, first: int = 0) -> npt.NDArray[np.bool_]:
     last = {id: row for row, id in enumerate(items.ids)}
     rows = np.arange(len(items.ids))
     return (rows >= first) & (rows < np.array([last[id] for id in items.ids], np.int64))
-
-
-def _known_again(before: IndexVersion, images: IndexedKind, root: Path) -> set[str]:
-    """Ids of new rows that are in the index already; one that means another picture there is an error."""
-    names = images.metadata["image"].to_pylist()
-    known = set()
-    for row in range(len(before.images.removed), len(names)):
-        id = images.ids[row]
-        old = before.images.row_of.get(id)
-        if old is None:
-            continue
-        there, here = before.root_of(old) / names[old], root / names[row]
-        if there != here:
-            raise DataError(
-                f"id {id!r} is {there} in the index and {here} in what is added",
-                fix="embed the new pictures with a prefix of their own, such as --prefix second/",
-            )
-        known.add(id)
-    return known
 
 
 def _belongs(items: IndexedKind, images: set[str]) -> npt.NDArray[np.bool_]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import torch
 
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.search.query import Filters
+from pmpguard.search.query import NO_FILTERS, Filters
 
 Backend = Literal["exact", "hnsw", "ivf", "qdrant"]
 Floats = npt.NDArray[np.float32]
@@ -25,7 +25,6 @@ Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 NO_ROW = -1
 DECIMALS = 6  # of a score; what differs by less counts as equal
-NO_FILTERS = Filters()
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pmpguard.model.explain import Explanation
 from pmpguard.search.footprints import bounds_of, box_geometry
-from pmpguard.search.geojson import plain_value
+from pmpguard.search.plain_values import explanation_values, plain_value
 from pmpguard.search.query import SearchHit
 from pmpguard.serving.batching import Found
 
@@ -42,28 +42,11 @@ def hit_values(hit: SearchHit) -> dict[str, Any]:
 
 def explanation_answer(id: str, text: str, explanation: Explanation) -> dict[str, Any]:
     """Each word with its place in the text, its evidence and its regions, row by row from the top left."""
-    words = []
+    values = explanation_values(explanation)
     position = 0
-    for evidence in explanation.words:
-        found = text.find(evidence.word, position)
+    for word in values["words"]:
+        found = text.find(word["word"], position)
         start = position if found < 0 else found
-        position = start + len(evidence.word)
-        words.append(
-            {
-                "word": evidence.word,
-                "start": start,
-                "stop": min(position, len(text)),
-                "positive": plain_value(evidence.positive),
-                "negative": plain_value(evidence.negative),
-                "regions": [
-                    [plain_value(round(value, 4)) for value in row] for row in evidence.regions.tolist()
-                ],
-            }
-        )
-    return {
-        "id": id,
-        "text": text,
-        "score": plain_value(explanation.score),
-        "boundary": plain_value(explanation.boundary),
-        "words": words,
-    }
+        position = start + len(word["word"])
+        word |= {"start": start, "stop": min(position, len(text))}
+    return {"id": id, "text": text, **values}

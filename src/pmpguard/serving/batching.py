@@ -78,7 +78,8 @@ class Batcher:
         except asyncio.QueueFull:
             raise busy() from None
         try:
-            return await asyncio.wait_for(future, self._lane.seconds)
+            async with asyncio.timeout(self._lane.seconds):
+                return await future
         except TimeoutError:
             raise busy("the answer took too long") from None
 

@@ -6,10 +6,10 @@ then how much may be sent.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import time
-from asyncio import wait_for
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -137,14 +137,15 @@ def limited(application: Application, limits: Limits) -> Application:
             await send_refusal(send, too_large)
             return
         received, whole, started = 0, False, False
-        deadline = time.monotonic() + limits.body_seconds
+        deadline = asyncio.get_running_loop().time() + limits.body_seconds
 
         async def receive_counted() -> Message:
             nonlocal received, whole
             if whole:
                 return await receive()
             try:
-                message = await wait_for(receive(), max(0.001, deadline - time.monotonic()))
+                async with asyncio.timeout_at(deadline):
+                    message = await receive()
             except TimeoutError:
                 raise too_slow from None
             received += len(message.get("body", b""))

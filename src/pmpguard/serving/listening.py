@@ -32,12 +32,10 @@ def serve_index(
     """
     uvicorn = require("uvicorn", "serve")
     if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
-        raise ConfigError(
-            "the token holds no characters, or such as a header cannot hold", fix="use letters and digits"
-        )
-    is_loopback = host in ("127.0.0.1", "::1", "localhost")
-    app = create_app(searcher, token=token, hosts=LOOPBACK if is_loopback else None, limits=limits)
-    with _listening(host, port) as listener:
+        raise ConfigError("a token is printable ASCII without blanks", fix="use letters and digits")
+    hosts = LOOPBACK if is_loopback(host) else None
+    app = create_app(searcher, token=token, hosts=hosts, limits=limits)
+    with listening(host, port) as listener:
         settings = uvicorn.Config(
             app,
             log_level="warning",
@@ -53,6 +51,11 @@ def serve_index(
             server.run(sockets=[listener])
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    return host in ("127.0.0.1", "::1", "localhost")
+
+
 def page_address(host: str, port: int, token: str | None) -> str:
     """Where the page is; the token rides behind the #, which browsers never send.
 
@@ -65,7 +68,7 @@ def page_address(host: str, port: int, token: str | None) -> str:
 
 
 @contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def listening(host: str, port: int) -> Iterator[socket.socket]:
     """The listening socket, opened before anything else so that a taken port is a clear error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -74,6 +77,8 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         fix = "choose another --port, or 0 for any free one; --host must be an address of this machine"
         raise ConfigError(f"cannot listen on {host} port {port}: {error}", fix=fix) from error
     with listener:
+        # An answer goes out as head and body; without this the body waits until the head is acknowledged.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listener
 
 

@@ -31,5 +31,10 @@ def read_page_files() -> dict[str, PageFile]:
         if media_type is not None:
             data = entry.read_bytes()
             address = "/" if entry.name == "index.html" else f"/page/{entry.name}"
-            found[address] = PageFile(data, media_type, f'"{hashlib.sha256(data).hexdigest()[:24]}"')
+            found[address] = PageFile(data, media_type, etag_of(data))
     return found
+
+
+def etag_of(data: bytes) -> str:
+    """The tag by which a browser knows these bytes again."""
+    return f'"{hashlib.sha256(data).hexdigest()[:24]}"'

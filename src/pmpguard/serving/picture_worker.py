@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
+import warnings
 from typing import BinaryIO
 
 LENGTH = struct.Struct(">Q")
@@ -47,5 +48,6 @@ def work(incoming: BinaryIO, outgoing: BinaryIO, max_pixels: int) -> None:
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # strangers could fill the server's log with them
     bound_memory(MEMORY_BYTES)
     work(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))

@@ -13,106 +13,62 @@ NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 ID: Schema = {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}
 
-ERROR: Schema = {
-    "type": "object",
-    "required": ["error", "fix"],
-    "properties": {"error": {"type": "string"}, "fix": {"type": "string"}},
-    "additionalProperties": False,
-}
-HIT: Schema = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "picture": {"type": ["string", "null"], "description": "id to ask /images and /explain for"},
-        "kind": {"enum": ["image", "caption"]},
-        "score": NUMBER_OR_NULL,
-        "probability": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
-        "caption": TEXT_OR_NULL,
-        "image": TEXT_OR_NULL,
-        "bounds": {"type": ["array", "null"], "items": {"type": "number"}, "minItems": 4, "maxItems": 4},
-        "geometry": {"type": ["object", "null"]},
-        "metadata": {"type": "object"},
-    },
-    "required": [
-        *(
-            "id",
-            "picture",
-            "kind",
-            "score",
-            "probability",
-            "caption",
-            "image",
-            "bounds",
-            "geometry",
-            "metadata",
-        )
-    ],
-    "additionalProperties": False,
-}
-HITS: Schema = {
-    "type": "object",
-    "required": ["version", "count", "milliseconds", "hits"],
-    "properties": {
-        "version": {"type": "string"},
-        "count": {"type": "integer"},
-        "milliseconds": {"type": "number"},
-        "hits": {"type": "array", "items": HIT},
-    },
-    "additionalProperties": False,
-}
-EXPLANATION: Schema = {
-    "type": "object",
-    "required": ["id", "text", "score", "boundary", "words"],
-    "properties": {
-        "id": {"type": "string"},
-        "text": {"type": "string"},
-        "score": NUMBER_OR_NULL,
-        "boundary": NUMBER_OR_NULL,
-        "words": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "required": ["word", "start", "stop", "positive", "negative", "regions"],
-                "properties": {
-                    "word": {"type": "string"},
-                    "start": {"type": "integer"},
-                    "stop": {"type": "integer"},
-                    "positive": NUMBER_OR_NULL,
-                    "negative": NUMBER_OR_NULL,
-                    "regions": {"type": "array", "items": {"type": "array", "items": NUMBER_OR_NULL}},
-                },
-                "additionalProperties": False,
-            },
-        },
-    },
-    "additionalProperties": False,
-}
-INFO: Schema = {
-    "type": "object",
-    "required": ["version", "count", "captions", "model", "columns", "limits"],
-    "properties": {
-        "version": {"type": "string"},
-        "count": {"type": "integer"},
-        "captions": {"type": "integer"},
-        "model": {"type": "string"},
-        "columns": {
-            "type": "object",
-            "additionalProperties": {"type": "array", "items": {"type": "string"}},
-        },
-        "limits": {"type": "object", "additionalProperties": {"type": "integer"}},
-    },
-    "additionalProperties": False,
-}
-HEALTH: Schema = {
-    "type": "object",
-    "required": ["status", "version", "problem"],
-    "properties": {
-        "status": {"enum": ["ok", "degraded"]},
-        "version": {"type": "string"},
-        "problem": TEXT_OR_NULL,
-    },
-    "additionalProperties": False,
-}
+
+def whole(**fields: Schema) -> Schema:
+    """An object that has all of these fields and no others."""
+    return {
+        "type": "object",
+        "required": list(fields),
+        "properties": fields,
+        "additionalProperties": False,
+    }
+
+
+ERROR = whole(error={"type": "string"}, fix={"type": "string"})
+HIT = whole(
+    id={"type": "string"},
+    picture={"type": ["string", "null"], "description": "id to ask /images and /explain for"},
+    kind={"enum": ["image", "caption"]},
+    score=NUMBER_OR_NULL,
+    probability={"type": ["number", "null"], "minimum": 0, "maximum": 1},
+    caption=TEXT_OR_NULL,
+    image=TEXT_OR_NULL,
+    bounds={"type": ["array", "null"], "items": {"type": "number"}, "minItems": 4, "maxItems": 4},
+    geometry={"type": ["object", "null"]},
+    metadata={"type": "object"},
+)
+HITS = whole(
+    version={"type": "string"},
+    count={"type": "integer"},
+    milliseconds={"type": "number"},
+    hits={"type": "array", "items": HIT},
+)
+WORD = whole(
+    word={"type": "string"},
+    start={"type": "integer"},
+    stop={"type": "integer"},
+    positive=NUMBER_OR_NULL,
+    negative=NUMBER_OR_NULL,
+    regions={"type": "array", "items": {"type": "array", "items": NUMBER_OR_NULL}},
+)
+EXPLANATION = whole(
+    id={"type": "string"},
+    text={"type": "string"},
+    score=NUMBER_OR_NULL,
+    boundary=NUMBER_OR_NULL,
+    words={"type": "array", "items": WORD},
+)
+INFO = whole(
+    version={"type": "string"},
+    count={"type": "integer"},
+    captions={"type": "integer"},
+    model={"type": "string"},
+    columns={"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
+    has_places={"type": "boolean", "description": "whether a box can find anything"},
+    has_times={"type": "boolean", "description": "whether start and stop can find anything"},
+    limits={"type": "object", "additionalProperties": {"type": "integer"}},
+)
+HEALTH = whole(status={"enum": ["ok", "degraded"]}, version={"type": "string"}, problem=TEXT_OR_NULL)
 
 
 def text_schema(limits: Limits) -> Schema:

@@ -14,14 +14,13 @@ from typing import Any, get_args
 
 from pmpguard.errors import ConfigError
 from pmpguard.search.footprints import Box, checked_box, parse_time_range
-from pmpguard.search.query import Filters, Kind
+from pmpguard.search.query import NO_FILTERS, Filters, Kind
 from pmpguard.serving.limits import Limits
 from pmpguard.serving.refusals import Refusal
 
 FIELDS = ("text", "like", "kind", "k", "shortlist", "text_weight", "filters")
 FILTER_FIELDS = ("box", "start", "stop", "columns")
 FLAT_FIELDS = ("text", "like", "kind", "k", "shortlist", "text_weight", "box", "start", "stop", "where")
-NO_FILTERS = Filters()
 LONGEST_NAME = 500  # characters of an id, a column's name or one of its values
 
 

@@ -38,6 +38,12 @@ class Searchable(Protocol):
     @property
     def columns(self) -> Mapping[str, tuple[str, ...]]: ...
 
+    @property
+    def has_places(self) -> bool: ...
+
+    @property
+    def has_times(self) -> bool: ...
+
     def search_many(
         self, queries: Sequence[Query], k: int = ..., shortlist: int = ..., filters: Filters = ...
     ) -> list[list[SearchHit]]: ...
@@ -73,7 +79,8 @@ class Lane:
         future = self._pool.submit(work, *args, **kwargs)
         future.add_done_callback(self._leave)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(future), self.seconds)
+            async with asyncio.timeout(self.seconds):  # `wait_for` may swallow a cancellation
+                return await asyncio.wrap_future(future)
         except TimeoutError:
             raise busy("the answer took too long") from None
 

@@ -132,6 +132,8 @@ class Service:
             "captions": searcher.caption_count,
             "model": searcher.model_name,
             "columns": {name: list(values) for name, values in searcher.columns.items()},
+            "has_places": searcher.has_places,
+            "has_times": searcher.has_times,
             "limits": {
                 "body_bytes": limits.body_bytes,
                 "text_characters": limits.text_characters,
@@ -141,8 +143,10 @@ class Service:
         }
 
     def health(self) -> dict[str, Any]:
-        status = "ok" if self.problem is None else "degraded"
-        return {"status": status, "version": self.searcher.version, "problem": self.problem}
+        """Whether the index on disk can be followed; why not is in the log, for it names paths."""
+        problem = None if self.problem is None else "the index on disk cannot be read; see the server's log"
+        status = "ok" if problem is None else "degraded"
+        return {"status": status, "version": self.searcher.version, "problem": problem}
 
     def metrics_text(self) -> str:
         version: Labels = (("version", self.searcher.version), ("model", self.searcher.model_name))

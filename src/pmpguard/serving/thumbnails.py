@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from PIL import Image
+
+from pmpguard.serving.page_files import etag_of
 
 SIDES = (96, 192, 320, 512, 800, 1200, 1600)  # few sizes, so that few variants are kept
 
@@ -63,4 +64,4 @@ def encode_jpeg(picture: Image.Image, side: int) -> Jpeg:
     encoded = io.BytesIO()
     reduced.save(encoded, "JPEG", quality=88)
     data = encoded.getvalue()
-    return Jpeg(data, f'"{hashlib.sha256(data).hexdigest()[:24]}"')
+    return Jpeg(data, etag_of(data))

@@ -43,7 +43,8 @@ class UploadDecoder:
     async def _decode(self, data: bytes) -> Image.Image:
         worker = self._idle.pop() if self._idle else await self._start()
         try:
-            picture = await asyncio.wait_for(exchange(worker, data), self._limits.decode_seconds)
+            async with asyncio.timeout(self._limits.decode_seconds):
+                picture = await exchange(worker, data)
         except Refusal:
             self._idle.append(worker)
             raise

@@ -86,42 +86,39 @@ def cache_tokens(
             fix="set model.vision_options.frozen=true and model.text_options.frozen=true",
         )
     kept = kept_type(precision, device)
-
-    def read_captions() -> tuple[Tensor, ...]:
-        return _read_captions(retriever, tokens, batch, kept)
-
-    mark = f"{batch} {kept} {device} {tensors_mark([tokens.ids, tokens.mask])}"
+    mark = f"{kept} {device} {weights_mark(retriever.text_encoder.backbone)}"
+    known = _CAPTIONS.setdefault(whole_set(pictures), {}).setdefault(mark, {})
     with encoder_precision(device, precision):
-        captions, mask = _remembered(
-            pictures, f"{mark} {weights_mark(retriever.text_encoder.backbone)}", read_captions
-        )  # (U, 1 + m, c), (U, m)
+        captions, mask = _caption_blocks(retriever, tokens, batch, kept, known)
     return (
         cache_pictures(retriever, pictures, batch, device, precision),
         CachedCaptions(captions, mask, mask.sum(1).cpu().numpy(), tokens.row_of, packs=False),
     )
 
 
-def _read_captions(
-    retriever: Retriever, tokens: TokenTable, batch: int, kept: torch.dtype
+def _caption_blocks(
+    retriever: Retriever, tokens: TokenTable, batch: int, kept: torch.dtype, known: dict[bytes, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Blocks (U, 1 + m, c) and mask (U, m), read shortest first so that little of a batch is padding."""
+    """Blocks (U, 1 + m, c) and mask (U, m). What is not `known` is read, shortest first to pad little."""
+    ids = tokens.ids.cpu().numpy()
+    names = [row[:length].tobytes() for row, length in zip(ids, tokens.lengths, strict=True)]
     order = np.argsort(tokens.lengths, kind="stable")
-    longest = tokens.mask.shape[1] - sum(tokens.specials)  # m
-    blocks = torch.zeros(0)
-    mask = torch.zeros(len(order), longest, dtype=torch.bool, device=tokens.mask.device)
-    with progress_bar(len(order), 0, "reading captions", unit="caption") as bar:
-        for start in range(0, len(order), batch):
-            rows = order[start : start + batch]
-            chosen = torch.from_numpy(rows).to(tokens.ids.device)
-            width = int(tokens.lengths[rows].max())
+    new = np.array([row for row in order if names[row] not in known], dtype=np.int64)
+    with progress_bar(len(new), 0, "reading captions", unit="caption") as bar:
+        for start in range(0, len(new), batch):
+            rows = new[start : start + batch]
+            chosen, width = torch.from_numpy(rows).to(tokens.ids.device), int(tokens.lengths[rows].max())
             part = retriever.text_tokens(tokens.ids[chosen, :width], tokens.mask[chosen, :width])
-            block = pack(part).to(kept)  # (b, 1 + m', c)
-            if not start:
-                blocks = block.new_zeros(len(order), 1 + longest, block.shape[2])
-            blocks[chosen, : block.shape[1]] = block
-            mask[chosen, : part.mask.shape[1]] = part.mask
+            for row, block, words in zip(rows, pack(part).to(kept), part.mask.sum(1).tolist(), strict=True):
+                known[names[row]] = block[: 1 + words].clone()  # (1 + words, c)
             bar.update(len(rows))
-    return blocks, mask
+    longest = max(1, tokens.mask.shape[1] - sum(tokens.specials))  # m
+    width = known[names[0]].shape[1] if names else 0
+    blocks = torch.zeros(len(names), 1 + longest, width, dtype=kept, device=tokens.ids.device)
+    for row, name in enumerate(names):
+        blocks[row, : len(known[name])] = known[name]
+    words = torch.tensor([len(known[name]) - 1 for name in names], device=tokens.ids.device)
+    return blocks, torch.arange(longest, device=words.device) < words[:, None]
 
 
 @torch.no_grad()
@@ -136,18 +133,23 @@ def cache_pictures(
     codes = np.arange(len(pictures))
     parts = [codes[start : start + batch] for start in range(0, len(codes), batch)]
 
-    def read() -> tuple[Tensor, ...]:
+    def read() -> Tensor:
         blocks = []
         with progress_bar(len(codes), 0, "reading pictures", unit="picture") as bar:
             for pixels in pictures.batches(parts):
                 blocks.append(pack(retriever.image_tokens(pixels)).to(kept))
                 bar.update(len(pixels))
-        return (torch.cat(blocks),)
+        return torch.cat(blocks)
 
     with encoder_precision(device, precision):
         mark = f"{batch} {kept} {device} {weights_mark(retriever.image_encoder.backbone)}"
-        (blocks,) = _remembered(pictures, mark, read)
+        blocks = _remembered(pictures, mark, read)
     return CachedPictures(blocks)
+
+
+def whole_set(pictures: Pictures) -> Pictures:
+    """The open set that `pictures` are a part of, or they themselves."""
+    return whole_set(pictures.whole) if isinstance(pictures, SomePictures) else pictures
 
 
 def kept_type(precision: str, device: torch.device) -> torch.dtype:
@@ -157,11 +159,12 @@ def kept_type(precision: str, device: torch.device) -> torch.dtype:
 
 # What was read of pictures that are still open, and of captions paired with them: the next run over the same
 # dataset with the same backbones need not read it again.
-_READ: WeakKeyDictionary[Pictures, OrderedDict[str, tuple[Tensor, ...]]] = WeakKeyDictionary()
+_READ: WeakKeyDictionary[Pictures, OrderedDict[str, Tensor]] = WeakKeyDictionary()
+_CAPTIONS: WeakKeyDictionary[Pictures, dict[str, dict[bytes, Tensor]]] = WeakKeyDictionary()
 MOST_REMEMBERED = 4  # by set of pictures
 
 
-def _remembered(pictures: Pictures, mark: str, read: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def _remembered(pictures: Pictures, mark: str, read: Callable[[], Tensor]) -> Tensor:
     found = _READ.setdefault(pictures, OrderedDict())
     if mark not in found:
         found[mark] = read()

@@ -6,9 +6,9 @@ const MOST_PILLS = 12;
 
 /**
  * Build the form from what /info says and fill it from `query`; `onApply(changes)` gets the fields to change.
- * Areas and times are offered once a hit has been seen that has a place or a time.
+ * Areas and times are offered where the index has any, or the address asks for one.
  */
-export function showFilters({ columns, captions, limits }, query, { places, times: moments }, onApply) {
+export function showFilters({ columns, captions, limits, has_places, has_times }, query, onApply) {
   const form = byId("filters");
   const shown = Object.entries(columns).filter(([, values]) => values.length !== 1);
   const kind = select("kind", [["image", "pictures"], ["caption", "captions"]], query.kind || "image");
@@ -25,8 +25,8 @@ export function showFilters({ columns, captions, limits }, query, { places, time
     captions > 0 ? group("Find", kind) : "",
     group("Results", k),
     ...shown.map(([name, values]) => group(name, ...choices(name, values, query.where))),
-    places ? group("Area, degrees", make("div", { class: "degrees" }, ...degrees)) : "",
-    moments ? group("Time", make("div", { class: "times" }, times[0], make("span", {}, "to"), times[1])) : "",
+    has_places || query.box !== "" ? group("Area, degrees", make("div", { class: "degrees" }, ...degrees)) : "",
+    has_times || query.start + query.stop !== "" ? group("Time", make("div", { class: "times" }, times[0], make("span", {}, "to"), times[1])) : "",
     make(
       "div",
       { class: "buttons" },

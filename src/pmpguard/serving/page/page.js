@@ -14,7 +14,6 @@ let nextPicture = 1;
 let query = emptyQuery();
 let about = null; // what /info says
 let answer = { version: "", count: 0, hits: [] };
-const seen = { places: false, times: false }; // whether any hit so far had a place or a time
 let map = null;
 let running = new AbortController();
 let lighting = 0; // which wish to light a word is the latest
@@ -78,7 +77,7 @@ async function loadInfo() {
   byId("help-index").textContent = `${about.count.toLocaleString()} pictures and ${about.captions.toLocaleString()} captions, index version ${about.version}, model ${about.model}.`;
   byId("welcome-title").textContent = `Search ${about.count.toLocaleString()} ${about.count === 1 ? "picture" : "pictures"}`;
   byId("text").maxLength = about.limits.text_characters;
-  showFilters(about, query, seen, ask);
+  showFilters(about, query, ask);
 }
 
 // --------------------------------------------------------------------------------------------- showing
@@ -102,7 +101,7 @@ function showQuery() {
   const filters = filterCount(query);
   byId("filters-count").textContent = String(filters);
   byId("filters-count").hidden = filters === 0;
-  if (about !== null) showFilters(about, query, seen, ask);
+  if (about !== null) showFilters(about, query, ask);
   document.title = query.text === "" ? "pmpguard search" : `${query.text} – pmpguard search`;
 }
 
@@ -116,12 +115,6 @@ function showResults() {
   byId("grid").replaceChildren(...hits.map(card));
   byId("grid").className = query.kind === "caption" ? "grid captions" : "grid";
   const located = hits.some((hit) => hit.bounds !== null);
-  const news = { places: located || query.box !== "", times: hits.some((hit) => hit.metadata.time) || query.start + query.stop !== "" };
-  if ((news.places && !seen.places) || (news.times && !seen.times)) {
-    seen.places ||= news.places;
-    seen.times ||= news.times;
-    if (about !== null) showFilters(about, query, seen, ask);
-  }
   byId("export").hidden = !located;
   byId("map-toggle").hidden = !located;
   const shown = located && byId("map-toggle").getAttribute("aria-pressed") === "true";
@@ -362,5 +355,6 @@ window.addEventListener("popstate", restore);
 if (matchMedia("(max-width: 44rem)").matches) byId("map-toggle").setAttribute("aria-pressed", "false");
 takeTokenFromAddress();
 query = readAddress();
+if (isEmpty(query)) byId("text").focus(); // else the keys are for the results
 loadInfo();
 find();
