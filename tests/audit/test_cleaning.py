@@ -28,7 +28,7 @@ def rows():
 
     return [
         row("b", "wrong one", 0.1, 1, Proposal("a lake", 0.8, "a"), Proposal("a sea", 0.6, "d")),
-        row("c", "wrong two", 0.2, 2, Proposal("a hill", 0.3, "d")),
+        row("c", "wrong two", 0.2, 2, Proposal("a hill", 0.1, "d")),
         row("a", "a pond", 0.9, 3),
         row("d", "a road", 0.7, 4),
     ]
@@ -47,7 +47,7 @@ def test_rematch_takes_good_proposals_only():
     assert cleaned.table.captions == ["a pond", "a lake", "a road", "never judged"]
     assert cleaned.table.column("provenance")[1] == "rematched from a"
     assert cleaned.table.column("original_caption") == [None, "wrong one", None, None]
-    generous = clean_pairs(table(), rows(), "rematch", min_probability=0.25)
+    generous = clean_pairs(table(), rows(), "rematch", min_probability=0.05)
     assert generous.table.captions[2] == "a hill"
     with pytest.raises(ConfigError, match="not between 0 and 1"):
         clean_pairs(table(), rows(), "rematch", min_probability=50)
@@ -59,7 +59,7 @@ def test_no_image_gets_the_same_caption_twice():
     pairs = PairTable.from_columns(
         {"pair_id": list("abcde"), "image": ["x.png"] * 4 + ["y.png"], "caption": captions}
     )
-    offers = (Proposal("a lake", 0.9, "p"), Proposal("a sea", 0.8, "q"), Proposal("a hill", 0.3, "r"))
+    offers = (Proposal("a lake", 0.9, "p"), Proposal("a sea", 0.8, "q"), Proposal("a hill", 0.1, "r"))
     judged = [
         AuditRow(pair, image, caption, "train", "", 0.1, True, 1, {}, (), (0, 0), offers)
         for pair, image, caption in zip("abcde", pairs.column("image"), captions, strict=True)

@@ -126,7 +126,7 @@ def test_settings_suit_the_number_of_pairs():
 
     few, many = (training_settings(pairs(count), CrossfitConfig(encoders="tiny")) for count in (100, 40_000))
     assert few.batch_size == 16 and few.epochs == 30 and few.checkpoint_every == -1
-    assert many.batch_size == 160 and many.epochs == 10 and many.captions_per_image == 5
+    assert many.batch_size == 160 and many.epochs == 5 and many.captions_per_image == 5
     assert few.settings["release_at"] == 18 and many.checkpoint_every == 0
     assert training_settings(pairs(100), CrossfitConfig(method="infonce", encoders="tiny")).settings == {}
 

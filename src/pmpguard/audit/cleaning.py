@@ -24,6 +24,7 @@ from pmpguard.data.text import normalise_caption
 from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.files import read_json, write_atomic
 
+SURE_ENOUGH = 0.2  # for a proposal: picked from a whole collection, good ones seldom exceed a half
 Policy = Literal["drop", "rematch", "weight"]
 ACTIONS = ("keep", "drop", "accept", "edit")
 KEPT, DROPPED, REMATCHED, WEIGHTED = "kept", "dropped", "rematched", "weighted"
@@ -98,7 +99,7 @@ def clean_pairs(
     policy: Policy,
     decisions: Mapping[str, Decision] | None = None,
     *,
-    min_probability: float = 0.5,
+    min_probability: float = SURE_ENOUGH,
 ) -> CleanedPairs:
     """Apply the policy to every pair judged wrong, and decisions to the pairs they are about.
 
@@ -106,7 +107,9 @@ def clean_pairs(
     `min_probability` sure or more, and else drops the pair. Pairs that were not judged stay.
     """
     if not 0 <= min_probability <= 1:
-        raise ConfigError(f"min_probability: {min_probability} is not between 0 and 1", fix="0.5 is usual")
+        raise ConfigError(
+            f"min_probability: {min_probability} is not between 0 and 1", fix=f"{SURE_ENOUGH} is usual"
+        )
     judged = {row.pair_id: row for row in rows}
     decided = decisions or {}
     pairs = list(zip(table.column("pair_id"), table.column("image_id"), table.captions, strict=True))

@@ -203,8 +203,9 @@ def _proposals(
     if not count:
         return {}
     proposed = propose_for_rows(
-        part.images, part.captions, part.image_of, part.caption_of, part.evidence, audit.judge, flagged, count
-    )
+        part.images, part.captions, part.image_of, part.caption_of, part.evidence, audit.judge,
+        flagged, count, match_rate=1 - audit.verdicts.mismatch_rate,
+    )  # fmt: skip
     found = {}
     image_of = part.image_of.cpu().numpy()
     for place, captions, chances in zip(

@@ -36,12 +36,15 @@ def propose_for_rows(
     judge: Callable[[Array], Array],
     rows: npt.NDArray[np.int64],
     count: int,
+    match_rate: float,
 ) -> ProposedCaptions:
     """The `count` captions that would most probably match the pictures of `rows` (F,).
 
     images (I, d) and captions (C, d) are unit vectors, image_of and caption_of (N,) the labelled pairs. A
     caption takes the row's place and is judged as if it were the label, siblings and all; captions the
-    picture carries already are not proposed.
+    picture carries already are not proposed. A label is right more often than not, a caption picked from the
+    whole collection hardly ever: of `match_rate`, the share of labels that match, is made the chance of one
+    that a picture's captions have among all.
     """
     if not len(rows):
         return ProposedCaptions(np.empty((0, count), np.int64), np.empty((0, count)))
@@ -60,9 +63,21 @@ def propose_for_rows(
         torch.from_numpy(rows).to(device).repeat_interleave(shortlist),
     )  # (F * s, K)
     chosen = candidates.cpu().numpy()
-    p_match = judge(parts).reshape(chosen.shape)
+    by_chance = min(0.5, len(caption_of) / len(images) / len(captions))
+    p_match = with_prior(judge(parts), match_rate, by_chance).reshape(chosen.shape)
     p_match[chosen < 0] = -1.0
     order = np.argsort(-p_match, axis=1, kind="stable")[:, :count]  # equal ones stay in order of their scores
     return ProposedCaptions(
         np.take_along_axis(chosen, order, axis=1), np.take_along_axis(p_match, order, axis=1).clip(0, 1)
     )
+
+
+def with_prior(p_match: Array, before: float, after: float) -> Array:
+    """Posterior probabilities under another prior than they were computed with.
+
+    >>> with_prior(np.array([0.9, 1.0]), before=0.5, after=0.1).round(3).tolist()
+    [0.5, 1.0]
+    """
+    before = float(np.clip(before, 1e-3, 1 - 1e-3))
+    factor = (after / (1 - after)) * ((1 - before) / before)
+    return factor * p_match / (factor * p_match + 1 - p_match)

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pmpguard.audit.cleaning import Policy, clean_pairs, read_decisions, write_difference
+from pmpguard.audit.cleaning import (
+    SURE_ENOUGH,
+    Policy,
+    clean_pairs,
+    read_decisions,
+    write_difference,
+)
 from pmpguard.audit.issues_file import ISSUES, PAIRS, SUMMARY, read_issues, read_summary
 from pmpguard.commands.convert_data import format_of_target
 from pmpguard.config import to_dict
@@ -43,7 +49,7 @@ def clean(
     policy: Policy = "drop",
     decisions: Path | None = None,
     format: str | None = None,
-    min_probability: float = 0.5,
+    min_probability: float = SURE_ENOUGH,
     images: Path | None = None,
 ) -> CleanReport:
     """Write the cleaned dataset of an audit; the audited one stays as it is.
