@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -213,3 +214,8 @@ def test_an_unknown_key_in_a_config_file_is_an_error(tmp_path, capsys):
 def test_failures_have_a_message_and_a_code(fail, code, message, capsys):
     assert cli.main(["sample", "a", "--fail", fail]) == code
     assert capsys.readouterr().err == message
+
+
+def test_the_package_itself_is_the_command() -> None:
+    told = subprocess.run([sys.executable, "-m", "pmpguard", "--version"], capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("pmpguard ")
