@@ -35,6 +35,7 @@ ORDER = [
     {"serving"},
     {"commands"},
     {"hub", "cli"},
+    {"__main__"},
 ]
 # The packages each extra brings, under the names they are imported by.
 EXTRAS = {

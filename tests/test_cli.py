@@ -217,5 +217,6 @@ def test_failures_have_a_message_and_a_code(fail, code, message, capsys):
 
 
 def test_the_package_itself_is_the_command() -> None:
-    told = subprocess.run([sys.executable, "-m", "pmpguard", "--version"], capture_output=True, text=True, check=True)
+    asked = [sys.executable, "-m", "pmpguard", "--version"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert told.stdout.startswith("pmpguard ")
