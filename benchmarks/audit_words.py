@@ -24,6 +24,8 @@ from pmpguard.audit.words import WRONG_UNDER, picture_evidence, sibling_evidence
 from pmpguard.data.scenes import SceneWorld, WrongCaption, scene_world, wrong_description
 from pmpguard.evaluation.detection import auroc, average_precision
 from pmpguard.noise.corrupt import partial_corruption
+from pmpguard.training.loop import pick_device
+from pmpguard.training.pictures import ResidentPictures
 
 
 def wrong_characters(caption: str, wrong: WrongCaption) -> list[tuple[int, int]]:
@@ -57,12 +59,11 @@ def measure_words(
         for row, scene in enumerate(world.scenes)
         for which in range(captions)
     }
+    pictures = ResidentPictures(world.images, pick_device(config.device))
     offers = [(row, one.text) for row, one in wrong.items()]
     corruption = partial_corruption(world.table, offers, rate, config.seed)
     table = corruption.table
-    parts = [
-        part for _, part in judged_parts(Dataset(table, world.images, "scenes"), table, config, config.seed)
-    ]
+    parts = [part for _, part in judged_parts(Dataset(table, pictures, "scenes"), table, config, config.seed)]
     audit = judge_evidence([part.evidence for part in parts], bootstrap=0, seed=config.seed)
     texts = table.captions
     columns: dict[str, list[np.ndarray]] = {
