@@ -9,10 +9,13 @@ import pytest
 import torch
 from test_simple_methods import batch, build
 
+from pmpguard.losses.awareness import awareness_terms
 from pmpguard.methods import pmpguard
 from pmpguard.methods.method import TrainingView
 from pmpguard.methods.pmpguard import PmpGuard, PmpGuardSettings
+from pmpguard.model.awareness_attention import awareness_scores
 from pmpguard.model.encoded import Encoded
+from pmpguard.model.retriever_config import CrossGatedConfig, RetrieverConfig
 
 PAIRS = 4000
 
@@ -157,6 +160,34 @@ def test_rematched_captions_are_trained_with_the_picture_they_belong_to() -> Non
     # A picture none of whose four captions was caught (0.6 ** 4 = 13 % of them) is no candidate.
     assert (method.paired_image[moved] == torch.arange(PAIRS)[moved] // 4).float().mean() > 0.8
     assert (method.weight[moved] <= 0.5).all()
+
+
+def test_the_paper_preset_is_as_printed() -> None:
+    kind = type(build("pmpguard"))
+    paper = kind.read_settings("paper", {})
+    assert isinstance(paper, PmpGuardSettings)
+    assert (paper.suppress, paper.rematch, paper.pooled_weight) == (False, False, 0.0)
+    config = kind.shape(RetrieverConfig(), paper)
+    assert config.cross_gated == CrossGatedConfig(use=True, attention_scale=1.0, gate_bias=0.0)
+
+
+def test_negatives_are_averaged_until_the_warm_up_is_over() -> None:
+    method = build("pmpguard", cga=False, awareness_loss="hinge", warm_up=1, suppress=False)
+    for epoch, negatives in ((0, "mean"), (1, "hardest")):
+        given = batch(epoch=epoch)
+        assert isinstance(method, PmpGuard)
+        t = method.retriever.boundary.value(train=True)
+        scores = awareness_scores(
+            given.texts.fragments, given.texts.mask, given.images.fragments, t, region_mask=given.images.mask
+        )
+        wanted = awareness_terms(
+            scores,
+            given.image_of,
+            given.targets > 0,
+            method.settings.margin,
+            negatives,  # type: ignore[arg-type]
+        )
+        torch.testing.assert_close(method.losses(given)["awareness"], wanted, atol=1e-5, rtol=1e-5)
 
 
 def test_without_suppression_no_pair_is_judged() -> None:

@@ -63,9 +63,14 @@ def save_resnet(folder):
 SAVERS = {"swin": save_swin, "vit": save_vit, "clip": save_clip, "resnet": save_resnet}
 
 
-@pytest.fixture(params=["tiny", *SAVERS])
+CONVNETS = ["efficientnet-lite0", "mobilenet-v2"]
+
+
+@pytest.fixture(params=["tiny", *CONVNETS, *SAVERS])
 def encoder(request, tmp_path):
     torch.manual_seed(0)
+    if request.param in CONVNETS:
+        return ImageEncoder(ImageArchitecture(request.param, {}, 64), dim=12)
     if request.param == "tiny":
         return pretrained_image_encoder("tiny", dim=12, image_size=64)
     size, regions, width = SAVERS[request.param](tmp_path)
@@ -275,7 +280,7 @@ def test_the_forward_pass_is_one_graph(encoder):
     torch.testing.assert_close(compiled(images).fragments, encoder(images).fragments)
 
 
-@pytest.mark.parametrize("family", ["efficientnet-lite0", "mobilenet-v2"])
+@pytest.mark.parametrize("family", CONVNETS)
 def test_convolutions_read_a_few_pictures_at_a_time_to_the_same_result(family):
     torch.manual_seed(0)
     encoder = ImageEncoder(ImageArchitecture(family, {}, 64), 8).eval()
@@ -290,3 +295,19 @@ def test_convolutions_read_a_few_pictures_at_a_time_to_the_same_result(family):
     assert whole.fragments.requires_grad and not parts.fragments.requires_grad
     torch.testing.assert_close(parts.fragments, whole.fragments.detach(), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(parts.pooled, whole.pooled.detach(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_nothing_is_downloaded_unless_asked(monkeypatch, allowed):
+    import transformers
+
+    asked = {}
+
+    def refuse(name, **options):
+        asked.update(options)
+        raise OSError("not here")
+
+    monkeypatch.setattr(transformers.AutoModel, "from_pretrained", refuse)
+    with pytest.raises(ModelError):
+        pretrained_image_encoder("someone/some-model", 8, 64, allow_download=allowed)
+    assert asked["local_files_only"] is not allowed and asked["use_safetensors"] is True

@@ -146,8 +146,9 @@ def test_every_ranking_is_the_sum_it_says():
     assert score["S"].shape == (4, 3) and score["S"].std() > 0
 
 
-def test_gated_input_scores_each_pair_with_its_own_fragments():
-    model = retriever(changed(awareness=AwarenessConfig(input="gated")))
+@pytest.mark.parametrize("direction", ["words", "both"])
+def test_gated_input_scores_each_pair_with_its_own_fragments(direction):
+    model = retriever(changed(awareness=AwarenessConfig(input="gated", direction=direction)))
     texts, images = model.encode_texts(CAPTIONS), model.encode_images(pictures(3))
     scores = model.score(texts, images)
     for row in range(4):
@@ -159,6 +160,7 @@ def test_gated_input_scores_each_pair_with_its_own_fragments():
                 text.mask,
                 torch.nn.functional.normalize(gated.regions, dim=-1),
                 0.0,
+                direction=direction,
             )
             torch.testing.assert_close(scores[row, column], expected[0, 0], atol=1e-5, rtol=1e-5)
 
@@ -179,8 +181,9 @@ def test_the_boundary_at_test_is_the_configured_one():
     assert (scores[0] - scores[1]).abs().max() > 0.01
 
 
+@pytest.mark.parametrize("input_", ["raw", "gated"])
 @pytest.mark.parametrize("ranking", ["S", "z", "S+z", "pooled", "pooled+S"])
-def test_unrelated_pictures_and_captions_retrieve_at_chance(ranking):
+def test_unrelated_pictures_and_captions_retrieve_at_chance(ranking, input_):
     """Untrained weights know nothing; a score that leaked the pairing would find every partner."""
     count, hits = 60, 0
     for seed in range(3):
@@ -189,7 +192,7 @@ def test_unrelated_pictures_and_captions_retrieve_at_chance(ranking):
         draws = torch.randint(0, 200, (count, 8), generator=generator).tolist()
         captions = [" ".join(words[place] for place in row) for row in draws]
         torch.manual_seed(seed)
-        model = Retriever.create(SMALL, captions).eval()
+        model = Retriever.create(changed(awareness=AwarenessConfig(input=input_)), captions).eval()
         texts, images = model.encode_texts(captions), model.encode_images(pictures(count, seed=seed))
         scores = model.score(texts, images, ranking)
         own = scores.diagonal()

@@ -231,6 +231,34 @@ def test_code_in_a_file_never_runs(tmp_path, name):
     assert canary.exists()
 
 
+def test_an_archive_with_code_is_not_opened_but_explained(tmp_path):
+    """OpenAI publishes CLIP as TorchScript."""
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)), tmp_path / "script.pt")
+    with pytest.raises(ModelError, match="TorchScript archive") as caught:
+        read_foreign_weights(tmp_path / "script.pt")
+    assert "state_dict" in str(caught.value.fix)
+    torch.save(torch.jit.load(tmp_path / "script.pt").state_dict(), tmp_path / "plain.pt")  # what it says
+    assert set(read_foreign_weights(tmp_path / "plain.pt")) == {"weight", "bias"}
+
+
+def test_a_converted_model_embeds_as_its_twin(tmp_path):
+    from transformers import CLIPModel
+
+    from pmpguard.model.image_encoder import pretrained_image_encoder
+
+    twin = tiny_clip().eval()
+    torch.save(openclip_names(twin), tmp_path / "clip.pt")
+    convert(tmp_path / "clip.pt", tmp_path / "out", head_width=8, text_head_width=4)
+    encoder = pretrained_image_encoder(str(tmp_path / "out"), dim=24, image_size=32).eval()
+    pixels = torch.randn(3, 3, 32, 32)  # normalised already
+    with torch.no_grad():
+        wanted = twin.get_image_features(pixel_values=pixels)
+        wanted = getattr(wanted, "pooler_output", wanted)
+        found = encoder(pixels).pooled
+    torch.testing.assert_close(found, torch.nn.functional.normalize(wanted, dim=-1), atol=1e-4, rtol=1e-4)
+    assert isinstance(twin, CLIPModel)
+
+
 def test_bad_files_are_named(tmp_path):
     with pytest.raises(ModelError, match="file not found"):
         read_foreign_weights(tmp_path / "none.pt")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,12 @@ def read_foreign_weights(path: Path) -> Weights:
         raise ModelError(
             f"{path}: file not found", fix="give the path of a .pt, .pth, .bin or .safetensors file"
         )
+    if is_torchscript(path):
+        raise ModelError(
+            f"{path}: a TorchScript archive, as OpenAI publishes CLIP; it holds code and was not opened",
+            fix="if you trust it, save its tensors alone: torch.save(torch.jit.load(path, "
+            "map_location='cpu').state_dict(), 'plain.pt'), and give plain.pt",
+        )
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a refused or damaged file raises one of many types
@@ -66,6 +73,14 @@ def read_foreign_weights(path: Path) -> Weights:
     if not isinstance(content, dict):
         raise ModelError(f"{path}: holds a {type(content).__name__}, not a state dict")
     return strip_prefixes({name: value for name, value in content.items() if isinstance(value, Tensor)})
+
+
+def is_torchscript(path: Path) -> bool:
+    """Whether a file is an archive with code in it; nothing of it is loaded."""
+    if not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any("/code/" in name or name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def strip_prefixes(weights: Weights) -> Weights:
