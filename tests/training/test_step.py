@@ -13,6 +13,7 @@ from pmpguard.data.batches import PairSampler
 from pmpguard.errors import TrainingError
 from pmpguard.methods.infonce import InfoNce
 from pmpguard.methods.method import EncodedBatch
+from pmpguard.model.image_encoder import ImageArchitecture, ImageEncoder
 from pmpguard.training.averaging import AveragedWeights
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World
@@ -71,6 +72,20 @@ def test_biases_norms_and_the_temperature_do_not_decay() -> None:
     decay = {id(value): group["weight_decay"] for group in groups for value in group["params"]}
     for name, value in method.named_parameters():
         assert decay[id(value)] == (small_config().optimiser.weight_decay if value.ndim > 1 else 0), name
+
+
+def test_pretrained_encoders_and_new_layers_have_their_own_rates() -> None:
+    config = small_config(optimiser=replace(small_config().optimiser, encoder_lr=1e-4, new_lr=5e-4))
+    method = build_method(config, len(DATA.train), DATA.train.captions)
+    pretrained = ImageEncoder(ImageArchitecture("mobilenet-v2", {}, 32), method.retriever.config.dim)
+    method.retriever.image_encoder = pretrained
+    groups = build_optimiser(method, config, CPU).param_groups
+    rate = {id(value): group["lr"] for group in groups for value in group["params"]}
+    assert {rate[id(value)] for value in pretrained.backbone.parameters()} == {1e-4}
+    assert {rate[id(value)] for value in pretrained.projection.parameters()} == {5e-4}
+    assert {rate[id(value)] for value in method.retriever.text_encoder.parameters()} == {
+        5e-4
+    }  # tiny: all new
 
 
 def test_the_report_is_the_mean_over_steps_and_starts_again() -> None:
