@@ -83,9 +83,7 @@ def test_pretrained_encoders_and_new_layers_have_their_own_rates() -> None:
     rate = {id(value): group["lr"] for group in groups for value in group["params"]}
     assert {rate[id(value)] for value in pretrained.backbone.parameters()} == {1e-4}
     assert {rate[id(value)] for value in pretrained.projection.parameters()} == {5e-4}
-    assert {rate[id(value)] for value in method.retriever.text_encoder.parameters()} == {
-        5e-4
-    }  # tiny: all new
+    assert {rate[id(value)] for value in method.retriever.text_encoder.parameters()} == {5e-4}
 
 
 def test_the_report_is_the_mean_over_steps_and_starts_again() -> None:
