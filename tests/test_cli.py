@@ -122,9 +122,42 @@ def test_the_text_of_help(monkeypatch, capsys):
 def test_a_yes_or_no_option_needs_no_value() -> None:
     def verb(name: str, loud: bool = False, k: int = 1) -> None: ...
 
-    assert cli.switched_on(["x", "--loud", "-k", "3"], verb) == ["x", "--loud", "true", "--k", "3"]
-    assert cli.switched_on(["--loud", "false", "x"], verb) == ["--loud", "false", "x"]
-    assert cli.switched_on(["x", "--loud"], verb) == ["x", "--loud", "true"]
+    assert cli.arranged(["x", "--loud", "-k", "3"], verb) == ["x", "--loud", "true", "--k", "3"]
+    assert cli.arranged(["--loud", "false", "x"], verb) == ["--loud", "false", "x"]
+    assert cli.arranged(["x", "--loud"], verb) == ["x", "--loud", "true"]
+
+
+def test_a_value_may_begin_with_a_minus_sign() -> None:
+    def verb(name: str, box: str | None = None, k: int = 1, loud: bool = False) -> None: ...
+
+    assert cli.arranged(["x", "--box", "-10,40,5,50"], verb) == ["x", "--box=-10,40,5,50"]
+    assert cli.arranged(["--box", "-.5,-1e-3, -2,3", "x"], verb) == ["--box=-.5,-1e-3, -2,3", "x"]
+    assert cli.arranged(["--box=-1", "--train.rate", "-2"], verb) == ["--box=-1", "--train.rate=-2"]
+    assert cli.arranged(["--json", "x", "--loud", "-k", "-3"], verb) == [
+        "--json", "x", "--loud", "true", "--k=-3"
+    ]  # fmt: skip
+
+
+def test_an_option_that_takes_a_list_may_be_repeated(capsys) -> None:
+    def verb(name: str, where: tuple[str, ...] = ()) -> str:
+        return f"{name} {where}"
+
+    assert cli.run_verb("verb", verb, ["x", "--where", "a=b, c", "--where=d<-1"]) == 0
+    assert cli.run_verb("verb", verb, ["x"]) == 0
+    assert capsys.readouterr().out == "x ('a=b, c', 'd<-1')\nx ()\n"
+
+
+def test_positional_only_words_with_a_default_may_be_left_out(capsys) -> None:
+    def verb(name: str, text: str = "none", /, k: int = 1) -> str:
+        return f"{name}, {text}, {k}"
+
+    for words in (["x"], ["-k", "2", "x"], ["x", "-k", "2", "y"], ["x", "--k=2", ""], ["x", "--", "-y"]):
+        assert cli.run_verb("verb", verb, words) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["x, none, 1", "x, none, 2", "x, y, 2", "x, , 2", "x, -y, 1"]
+    with pytest.raises(SystemExit):
+        cli.run_verb("verb", verb, ["-k", "2"])
+    assert "name" in capsys.readouterr().err
 
 
 def test_help_of_a_verb_lists_each_option_once(capsys):

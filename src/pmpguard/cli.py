@@ -11,6 +11,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -52,6 +53,8 @@ VERBS: dict[str, tuple[str, str, str]] = {
 
 # Verbs that answer small questions beside other work: threads that spin while they wait would slow both.
 ANSWERING = {"search", "serve", "up"}
+FLAGS = {"--json", "--help", "--print_config"}  # options that take no value
+NEGATIVE_NUMBERS = re.compile(r"-[\d.][\d.,eE+ -]*")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,9 +117,10 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
     parser.add_argument("--config", action="config", help="a YAML file with any of the options below")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_function_arguments(function, as_positional=True, sub_configs=True)
-    namespace = parser.instantiate(parser.parse_args(switched_on(words, function)))
-    values = {name: namespace[name] for name in inspect.signature(function).parameters}
-    result = function(**values)
+    namespace = parser.instantiate(parser.parse_args(arranged(words, function)))
+    parameters = inspect.signature(function).parameters
+    first = [namespace[name] for name, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY]
+    result = function(*first, **{name: namespace[name] for name in list(parameters)[len(first) :]})
     if os.environ.get("RANK", "0") == "0":  # of several processes that train together the first one speaks
         show(result, namespace["json"])
     return int(getattr(result, "exit_code", 0))
@@ -130,15 +134,49 @@ def show(result: Any, json_wanted: bool) -> None:
         print(result.as_text() if hasattr(result, "as_text") else result)
 
 
-def switched_on(words: Sequence[str], function: Callable[..., Any]) -> list[str]:
-    """The words as the parser wants them; a yes-or-no option without a value means yes."""
-    kinds = {f"--{name}": kind.annotation for name, kind in inspect.signature(function).parameters.items()}
-    given = [option_name(word) for word in words]
-    result = []
-    for word, following in zip(given, [*given[1:], "--"], strict=False):
-        bare = kinds.get(word) in (bool, "bool") and following.lower() not in ("true", "false", "yes", "no")
-        result += [word, "true"] if bare else [word]
-    return result
+def arranged(words: Sequence[str], function: Callable[..., Any]) -> list[str]:
+    """The words as the parser wants them.
+
+    A yes-or-no option without a value means yes. A value that begins with a minus sign is joined to its
+    option. An option that takes a list may be repeated. A positional-only parameter that has a default may
+    be left out.
+    """
+    parameters = inspect.signature(function).parameters
+    kinds = {f"--{name}": str(kind.annotation) for name, kind in parameters.items()}
+    result: list[str] = []
+    lists: dict[str, list[str]] = {}
+    given = 0  # words that belong to no option
+    rest = list(words)
+    while rest:
+        word = option_name(rest.pop(0))
+        name, equals, value = word.partition("=")
+        following = rest[0] if rest and not option_name(rest[0]).startswith("--") else None
+        if word == "--":  # all others belong to no option
+            result += [word, *rest]
+            given += len(rest)
+            break
+        if not word.startswith("--"):
+            result.append(word)
+            given += word != "-h"
+        elif kinds.get(word) in ("bool", str(bool)):
+            has_value = following is not None and following.lower() in ("true", "false", "yes", "no")
+            result += [word, rest.pop(0) if has_value else "true"]
+        elif kinds.get(name) == "tuple[str, ...]" and (equals or following is not None):
+            lists.setdefault(name, []).append(value if equals else rest.pop(0))
+        elif equals or word in FLAGS or following is None:
+            result.append(word)
+        elif NEGATIVE_NUMBERS.fullmatch(following):
+            result.append(f"{word}={rest.pop(0)}")
+        else:
+            result += [word, rest.pop(0)]
+    result = [f"{name}={json.dumps(values)}" for name, values in lists.items()] + result
+    required = sum(kind.default is kind.empty for kind in parameters.values())
+    optional = [
+        str(kind.default)
+        for kind in parameters.values()
+        if kind.kind is kind.POSITIONAL_ONLY and kind.default is not kind.empty
+    ]
+    return result + optional[given - required :] if given >= required else result
 
 
 def option_name(word: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,15 +11,17 @@ import torch
 from planted_pairs import planted, write_clip_folder
 from sklearn.metrics import roc_auc_score
 
-from pmpguard.audit.audit import AuditConfig, audit_dataset
+from pmpguard.audit import audit as whole_audit
+from pmpguard.audit.audit import AuditConfig, audit_dataset, language_warnings
 from pmpguard.audit.clip_embeddings import read_clip_embeddings
-from pmpguard.audit.crossfit import CrossfitConfig
+from pmpguard.audit.crossfit import CrossfitConfig, has_weights
 from pmpguard.audit.issues_file import read_issues, read_summary
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.scenes import scene_world, write_world
-from pmpguard.errors import ConfigError, DataError
+from pmpguard.errors import ConfigError, DataError, ModelError
 from pmpguard.model.retriever import Retriever
 from pmpguard.model.retriever_config import preset
+from pmpguard.noise.corrupt import corrupt_pairs
 
 QUICK = CrossfitConfig(folds=2, encoders="tiny", image_size=32, epochs=2, device="cpu")
 
@@ -55,6 +58,7 @@ def test_planted_wrong_pairs_are_found_by_embeddings(tmp_path):
     right = [own_of[row.proposals[0].source_pair] == int(row.image[7:-4]) for row in flagged]
     assert np.mean(right) > 0.5  # a caption that really describes the picture, where one is left
     assert outcome.page.is_file() and outcome.unjudged == {}
+    assert outcome.summary.duplicate_images is None and outcome.summary.unreadable is None  # not looked at
     assert read_issues(tmp_path / "out/issues.parquet")[0].rank == 1
     assert read_summary(tmp_path / "out/summary.json") == outcome.summary
     assert outcome.summary.dataset == table.fingerprint
@@ -98,6 +102,56 @@ def test_judges_are_trained_for_every_fold_and_not_again(tmp_path, scenes):
     assert [(row.pair_id, row.p_match) for row in again.rows] == [
         (row.pair_id, row.p_match) for row in first.rows
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_weights(), reason="needs the extra 'weights'")
+def test_judges_trained_on_the_dataset_find_its_wrong_captions(tmp_path):
+    table = write_world(scene_world(150, size=96), tmp_path / "world")
+    dirty = corrupt_pairs(table, 0.375, 0)  # of the training captions: 30 % of all
+    assert dirty.is_noisy.mean() == pytest.approx(0.3, abs=0.01)
+    crossfit = CrossfitConfig(folds=2, encoders="light", image_size=96, epochs=4, device="cpu")
+    outcome = audit_dataset(dirty.table, tmp_path / "out", AuditConfig(bootstrap=5, crossfit=crossfit))
+    p_match = {row.pair_id: row.p_match for row in outcome.rows}
+    found = [p_match[pair] for pair in dirty.table.column("pair_id")]
+    assert roc_auc_score(~dirty.is_noisy, found) > 0.85
+    assert outcome.summary.mismatch_rate == pytest.approx(dirty.is_noisy.mean(), abs=0.15)
+
+
+# ------------------------------------------------------------------------------------ one report on another
+
+
+def test_a_report_with_a_summary_is_whole(tmp_path, scenes, model, monkeypatch):
+    """A new audit that fails before writing leaves the earlier report; one that dies writing, no summary."""
+    out, told = tmp_path / "out", []
+    audit_dataset(scenes, out, AuditConfig(bootstrap=0), model=model, tell=told.append)
+    assert not any("replaced" in text for text in told)
+    earlier = (out / "summary.json").read_bytes()
+    with pytest.raises(DataError, match="nothing can be judged"):
+        audit_dataset(scenes.take(np.arange(5)), out, model=model)
+    assert (out / "summary.json").read_bytes() == earlier
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(whole_audit, "write_issues", full)
+        with pytest.raises(OSError, match="No space left"):
+            audit_dataset(scenes, out, AuditConfig(bootstrap=0), model=model, tell=told.append)
+    assert not (out / "summary.json").exists()
+    assert f"the earlier report in {out} will be replaced" in told
+    audit_dataset(scenes, out, AuditConfig(bootstrap=0), model=model)
+    assert (out / "summary.json").read_bytes() == earlier
+
+
+def test_a_wrong_model_is_told_before_pictures_are_looked_at(tmp_path, scenes, monkeypatch):
+    def look(*_):
+        raise AssertionError("looked at pictures")
+
+    monkeypatch.setattr(whole_audit, "look", look)
+    with pytest.raises(ModelError, match="typo"):
+        audit_dataset(scenes, tmp_path / "out", model=tmp_path / "typo")
+    assert not (tmp_path / "out").exists()
 
 
 # ------------------------------------------------------------------------------------------------- bad input
@@ -158,6 +212,18 @@ def test_captions_in_another_script(tmp_path, scenes, model):
     outcome = audit_dataset(scenes.with_column("caption", foreign), tmp_path / "out", model=model)
     assert any("unknown to the judge's text encoder" in said for said in outcome.summary.warnings)
     assert len(outcome.rows) == len(scenes)
+
+
+def test_letters_the_text_encoder_may_not_read(scenes, monkeypatch):
+    monkeypatch.setattr(whole_audit, "unknown_words", lambda *_: 0.0)
+    russian = scenes.with_column("caption", [f"река {row}" for row in range(len(scenes))])
+
+    def said(text, table):
+        return language_warnings(SimpleNamespace(config=SimpleNamespace(text=text)), table)
+
+    (warning,) = said("minilm-l6", russian)
+    assert "not Latin, and minilm-l6 may not read them: use a multilingual model" in warning
+    assert said("minilm-l6", scenes) == said("tiny", russian) == []
 
 
 def test_contradicting_wishes(tmp_path, scenes, model):

@@ -53,6 +53,11 @@ def test_rematch_takes_good_proposals_only():
         clean_pairs(table(), rows(), "rematch", min_probability=50)
 
 
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(ConfigError, match=r"policy 'burn' is not known\nFix: one of drop, rematch, weight"):
+        clean_pairs(table(), rows(), "burn")
+
+
 def test_no_image_gets_the_same_caption_twice():
     """Wrong captions of one image share their proposals; the second takes the next best one."""
     captions = ["wrong one", "wrong two", "wrong three", "wrong four", "wrong five"]
@@ -141,6 +146,11 @@ def test_decisions_are_read(tmp_path):
     decided = {"a": {"action": "keep"}, "b": {"action": "accept", "caption": "x"}}
     path = decisions_file(tmp_path, {"dataset": "ff", "decisions": decided})
     assert read_decisions(path, "ff", ["a", "b"]) == {"a": Decision("keep"), "b": Decision("accept", "x")}
+
+
+def test_a_mistyped_path_of_decisions_is_named(tmp_path):
+    with pytest.raises(DataError, match=r"typo\.json: file not found\nFix: check the path"):
+        read_decisions(tmp_path / "typo.json", "ff", ["a"])
 
 
 @pytest.mark.parametrize(

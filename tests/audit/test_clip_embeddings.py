@@ -9,6 +9,7 @@ import pytest
 from planted_pairs import planted, write_clip_folder
 
 from pmpguard.audit.clip_embeddings import match_pairs, read_clip_embeddings
+from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
 
 
@@ -29,6 +30,29 @@ def test_pairs_are_matched_by_file_name_and_caption(tmp_path):
     embedded = read_clip_embeddings(tmp_path).table
     moved = embedded.take([4, 1]).with_column("image", ["elsewhere/2.png", "elsewhere/2.png"])
     assert match_pairs(moved, embedded).tolist() == [4, -1]
+
+
+def same_caption(*names):
+    return PairTable.from_columns({"image": list(names), "caption": ["a pond"] * len(names)})
+
+
+@pytest.mark.parametrize(
+    ("here", "embedded", "rows"),
+    [
+        (["a/1.png", "b/1.png"], ["b/1.png", "a/1.png"], [1, 0]),  # the whole name
+        (["1.png"], ["a/1.png", "1.png"], [1]),  # goes before any ending
+        (["a/1.png", "b/1.png"], ["/x/b/1.png", "/x/a/1.png"], [1, 0]),  # the longest ending
+        (["s/0.tar#1.png", "s/1.tar#1.png"], ["1.tar#1.png", "0.tar#1.png"], [1, 0]),
+        (["1.png"], ["a/1.png", "b/1.png"], [-1]),  # may be either
+        (["c/1.png"], ["a/1.png", "b/1.png"], [-1]),
+        (["a/1.png", "b/1.png"], ["a/1.png"], [0, -1]),  # that picture is another one's
+        (["x/a/1.png", "b/1.png"], ["y/a/1.png"], [0, -1]),
+        (["a/1.png", "b/1.png"], ["c/1.png"], [-1, -1]),  # either may be it
+        (["b/1.png"], ["c/1.png", "c/1.png"], [0]),  # one picture, listed twice
+    ],
+)
+def test_equal_file_names_and_captions_are_told_apart_by_their_folders(here, embedded, rows):
+    assert match_pairs(same_caption(*here), same_caption(*embedded)).tolist() == rows
 
 
 def test_a_pickled_array_is_never_opened(tmp_path):

@@ -6,6 +6,7 @@ import os
 import signal
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -49,6 +50,30 @@ def test_no_judge_has_seen_what_it_judges(tmp_path, scenes):
         assert torch.equal(shown, expected)
         judged += one.rows.tolist()
     assert sorted(judged) == list(range(len(scenes)))
+
+
+def test_no_judge_is_trained_or_selected_on_what_it_judges(tmp_path, scenes, monkeypatch):
+    retriever = crossfit.Retriever.create(preset("tiny", dim=8, image_size=32), scenes.captions)
+    used = []
+
+    def spy(settings, data, run):
+        for table, pictures in (
+            (data.train, data.train_pictures),
+            (data.validation.table, data.validation.pictures),
+        ):
+            shown = next(pictures.batches([np.arange(len(table.first_rows))]))
+            assert torch.equal(shown, crossfit.open_pictures(table, 32, torch.device("cpu")).pixels)
+        used.append([set(table.column("image")) for table in (data.train, data.validation.table)])
+        return SimpleNamespace(retriever=retriever, best_mr=0.0)
+
+    monkeypatch.setattr(crossfit, "train", spy)
+    names, images = np.array(scenes.column("image")), set(scenes.column("image"))
+    judges = list(fold_judges(scenes, tmp_path, replace(QUICK, folds=3), [[0, 7, 9]]))
+    assert len(judges) == len(used) == 3
+    for one, (trained, selected) in zip(judges, used, strict=True):
+        judged = set(names[one.rows])
+        assert not judged & trained and not judged & selected and not trained & selected
+        assert judged | trained | selected == images  # and nothing is wasted
 
 
 @pytest.mark.slow

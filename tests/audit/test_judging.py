@@ -8,11 +8,19 @@ import torch
 from planted_pairs import planted
 
 from pmpguard.audit.embeddings import embedding_evidence, judge_evidence, unit_rows
-from pmpguard.audit.judging import mean_largest_cosines, unknown_words, word_region_measure
+from pmpguard.audit.judging import (
+    judged_by_model,
+    mean_largest_cosines,
+    unknown_words,
+    word_region_measure,
+)
 from pmpguard.audit.proposals import propose_for_rows, with_prior
+from pmpguard.data.images import load_pair_image
+from pmpguard.data.scenes import scene_world, write_world
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.retriever import Retriever
 from pmpguard.model.retriever_config import preset
+from pmpguard.training.pictures import open_pictures
 
 
 def encoded(count, fragments, dim=5, seed=0, masked=False):
@@ -108,3 +116,23 @@ def test_nothing_asked_nothing_proposed(judged):
 def test_unknown_words_are_counted():
     model = Retriever.create(preset("tiny", dim=8), ["a red roof"])
     assert unknown_words(model, ["a red roof", "one blue roof"]) == pytest.approx(2 / 6)
+
+
+def test_every_pair_gets_the_vectors_of_its_own_caption_and_picture(tmp_path):
+    table = write_world(scene_world(12, size=32), tmp_path / "world")
+    table = table.with_column(
+        "caption", [table.captions[7], *table.captions[1:]]
+    )  # one caption, two pictures
+    torch.manual_seed(0)
+    model = Retriever.create(preset("tiny", dim=32, image_size=32), table.captions).eval()
+    rows = np.random.default_rng(0).permutation(len(table))[:40]
+    rows = np.append(rows, [row for row in (0, 7) if row not in rows])
+    pictures = open_pictures(table.take(rows), 32, torch.device("cpu"))
+    part = judged_by_model(model, table, rows, pictures)
+    assert part.rows.tolist() == rows.tolist()
+    texts = model.encode_texts([table.captions[row] for row in rows]).pooled
+    images = model.encode_images([load_pair_image(table, int(row)) for row in rows]).pooled
+    torch.testing.assert_close(part.captions[part.caption_of], texts, rtol=0, atol=1e-5)
+    torch.testing.assert_close(part.images[part.image_of], images, rtol=0, atol=1e-5)
+    assert [part.texts[code] for code in part.caption_of.tolist()] == [table.captions[row] for row in rows]
+    assert torch.pdist(part.captions).min() > 1e-3 and torch.pdist(part.images).min() > 1e-3  # told apart

@@ -224,6 +224,24 @@ def test_an_empty_audit_opens(open_page, tmp_path):
     press(page, "j a y d e r u")
 
 
+def test_unlikely_proposals_are_called_so(open_page, tmp_path):
+    """Those that `pmpguard clean` would not take by itself are in the detail, not in the list."""
+    rows = [
+        AuditRow(f"p{number}", f"{number}.png", f"a pond {number}", "train", "", 0.1, True, number + 1,
+                 proposals=(Proposal(f"a lake {number}", p, "x"), Proposal("a hill", 0.19, "y")))
+        for number, p in enumerate((0.2, 0.199))
+    ]  # fmt: skip
+    page = open_page(
+        write_report(tmp_path, rows, AuditSummary(2, 2, 2, 1.0, None, 0, 0, dataset=FINGERPRINT), grey)
+    )
+    assert (text(page, "#row-0 .best"), text(page, "#row-1 .best")) == ("a lake 0", "")
+    unlikely = page.locator(".proposal").filter(has_text="unlikely")
+    assert page.locator(".proposal").count() == 2 and unlikely.count() == 1
+    assert "a hill" in unlikely.inner_text()
+    press(page, "?")
+    assert "under 20 % it is called unlikely" in text(page, "#help")
+
+
 def large_audit(count: int) -> tuple[list[AuditRow], AuditSummary]:
     captions = [f"many buildings and {n} trees are near a road number {n % 700} ." for n in range(9000)]
     words = [words_of(caption, wrong="trees")[:5] for caption in captions]

@@ -32,7 +32,7 @@ def test_report_counts_and_notes(source: Path, tmp_path: Path) -> None:
     report = convert(source, tmp_path / "out" / "fake.csv")
     assert (report.format, report.to, report.pairs, report.images) == ("jsonl", "openclip", 6, 3)
     assert report.splits == {"train": 4, "test": 2}
-    assert any("columns gsd" in note for note in report.notes)
+    assert read_pairs(report.target, images=tmp_path / "images").column("gsd") == ["0.5"] * 6
     assert any(f"--images {tmp_path / 'images'}" in note for note in report.notes)
     assert "6 pairs of 3 pictures: train 4, test 2" in report.as_text()
     assert json.loads(json.dumps(report.as_dict()))["target"] == str(tmp_path / "out" / "fake.csv")

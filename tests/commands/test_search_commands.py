@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
@@ -103,6 +105,45 @@ def test_searching_by_picture_and_for_captions(made, tmp_path, capsys):
     assert found["hits"][0]["kind"] == "caption" and (tmp_path / "s.png").is_file()
     found = told(capsys, "search", made / "index", "a pond", "--image", picture, "--text-weight", 0.2)
     assert len(found["hits"]) == 20
+
+
+def test_a_picture_alone_needs_no_text(made, capsys):
+    picture = made / "world/images/scene-000003.png"
+    found = told(capsys, "search", made / "index", "--image", picture, "-k", 2)
+    assert found["hits"][0]["image"].endswith("scene-000003.png") and len(found["hits"]) == 2
+    with pytest.raises(PmpguardError, match="is empty"):
+        run("search", made / "index")
+
+
+def test_a_box_west_of_greenwich(made, capsys):
+    assert run("search", made / "index", "field", "--box", "-10,40,5,50") == 0
+    assert capsys.readouterr().out == "nothing found among 30 pictures\n"
+
+
+def test_repeated_conditions_and_numbers(made, tmp_path, capsys):
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    rows = [("a, b", 5.0), ("a, b", 30.0), ("c", 5.0), ("c", 20.0)]
+    for number in range(4):
+        Image.new("RGB", (64, 64), (60 * number, 0, 0)).save(pictures / f"{number}.png")
+    table = {"id": list("wxyz"), "image": [f"{number}.png" for number in range(4)]}
+    columns = {"label": [label for label, _ in rows], "cloud_cover": [cover for _, cover in rows]}
+    pq.write_table(pa.table({**table, **columns}), pictures / "metadata.parquet")
+    words = (pictures, "--model", made / "model", "--out", tmp_path / "emb", "--progress", "false")
+    assert run("embed", *words) == 0
+    assert run("index build", tmp_path / "index", "--embeddings", tmp_path / "emb") == 0
+
+    def ids(*conditions: str) -> str:
+        options = [word for condition in conditions for word in ("--where", condition)]
+        hits = told(capsys, "search", tmp_path / "index", "field", *options)["hits"]
+        return "".join(sorted(hit["id"] for hit in hits))
+
+    assert ids() == "wxyz" and ids("label=a, b") == "wx" and ids("label=a, b,label=c") == "wxyz"
+    assert ids("label=a, b", "cloud_cover=5") == "w" == ids("cloud_cover=5.0", "label=a, b")
+    assert ids("cloud_cover<20") == "wy" and ids("cloud_cover<=20") == "wyz"
+    assert ids("cloud_cover>=20", "cloud_cover<30") == "z" and ids("cloud_cover > -1", "label=c") == "yz"
+    with pytest.raises(ConfigError, match="holds no numbers"):
+        ids("label<3")
 
 
 def test_nothing_found_and_nothing_asked(made, tmp_path, capsys):

@@ -156,13 +156,14 @@ def test_another_model_source_or_writer_is_refused(small_search, tmp_path):
         embed(pictures, tmp_path, tmp_path / "new")
 
 
-def test_vectors_that_are_not_finite_are_never_written(small_search, tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["pooled", "fragments"])
+def test_vectors_that_are_not_finite_are_never_written(small_search, tmp_path, monkeypatch, part):
     pictures = only_pictures(small_search.world, tmp_path / "pictures", 3)
     encode = Retriever.encode_images
 
     def broken(self, images, **options):
         encoded = encode(self, images, **options)
-        encoded.pooled[1, 0] = float("nan")
+        getattr(encoded, part)[1, 0] = float("nan")
         return encoded
 
     monkeypatch.setattr(Retriever, "encode_images", broken)

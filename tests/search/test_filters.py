@@ -10,7 +10,7 @@ import pytest
 
 from pmpguard.errors import ConfigError
 from pmpguard.search.filters import FilterColumns, microseconds, parse_where, time_limits
-from pmpguard.search.query import Filters
+from pmpguard.search.query import Condition, Filters
 
 ROWS = [
     # west, south, east, north, lon, lat, time, label, floor
@@ -63,7 +63,7 @@ def test_times_are_inclusive_periods_in_utc(columns):
     assert kept(columns, stop="2024-05-01T09:59:59Z") == "a"
     assert kept(columns, stop="2024") == "abc"
     with pytest.raises(ConfigError, match="not an ISO 8601 time"):
-        columns.check(Filters(start="yesterday"))
+        columns.checked(Filters(start="yesterday"))
     assert time_limits(Filters()) is None
     moment = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
     assert microseconds(moment) == int(moment.timestamp() * 1e6)
@@ -96,8 +96,71 @@ def test_columns_worth_offering(columns):
 
 
 def test_conditions_as_people_write_them():
-    assert parse_where("") == {}
-    assert parse_where(" label = port , label=farm,a=b=c") == {"label": ("port", "farm"), "a": ("b=c",)}
-    for text in ("label", "=port"):
+    assert parse_where([]) == () == parse_where(["", " "])
+    assert parse_where([" label = port , label=farm,a=b=c"]) == (
+        Condition("label", "=", ("port", "farm")),
+        Condition("a", "=", ("b=c",)),
+    )
+    assert parse_where(["label=city, old", "cloud cover <= 2e1,floor>-3"]) == (
+        Condition("label", "=", ("city, old",)),
+        Condition("cloud cover", "<=", ("2e1",)),
+        Condition("floor", ">", ("-3",)),
+    )
+    for text in ("label", "=port", "<3"):
         with pytest.raises(ConfigError, match="has no column"):
-            parse_where(text)
+            parse_where([text])
+    for text in ("floor<high", "floor>=nan", "floor<"):
+        with pytest.raises(ConfigError, match="is no number"):
+            parse_where([text])
+
+
+def where(table: FilterColumns, *texts: str) -> str:
+    return kept(table, conditions=parse_where(texts))
+
+
+def test_repeated_conditions_must_all_hold(columns):
+    assert where(columns, "label=port,label=farm") == "abc"
+    assert where(columns, "label=port,label=farm", "floor=1") == "a"
+    assert where(columns, "label=port", "label=farm") == ""
+    assert where(columns, "label=city, old") == "e"
+    assert kept(columns, columns={"label": ("port",)}, conditions=parse_where(["floor=1"])) == "a"
+
+
+def test_numbers_are_compared_and_equal_as_numbers(columns):
+    for row, (*_, floor) in zip("abcde", ROWS, strict=True):
+        for sign, holds in (
+            ("<", float.__lt__),
+            ("<=", float.__le__),
+            (">", float.__gt__),
+            (">=", float.__ge__),
+        ):
+            expected = floor is not None and holds(float(floor), 2.0)
+            assert (row in where(columns, f"floor{sign}2")) == expected, (row, sign)
+    assert where(columns, "floor=1.0") == "ae" == where(columns, "floor=+1") == where(columns, "floor = 1e0")
+    assert where(columns, "floor=1.5") == "" == where(columns, "floor=9" + "9" * 30)
+    assert where(columns, "west>-61", "west<1") == "ae"
+    with pytest.raises(ConfigError, match=r"'label' holds no numbers(.|\n)*numbers here: floor"):
+        where(columns, "label<3")
+    with pytest.raises(ConfigError, match="no metadata column 'height'"):
+        where(columns, "height<3")
+
+
+def test_equal_numbers_whatever_a_column_stores():
+    large = 2**53 + 1
+    table = FilterColumns(
+        pa.table(
+            {
+                "id": list("abcde"),
+                "valid": [1.0, 0.5, 0.0, None, 0.1],
+                "coarse": pa.array([1.0, 0.5, 0.0, None, 0.1], pa.float32()),
+                "code": [large, large - 1, 0, None, 7],
+                "text": ["1", "1.0", "x", None, "0.1"],
+            }
+        )
+    )
+    assert where(table, "valid=1") == "a" == where(table, "valid=1.0") == where(table, "coarse=1.00")
+    assert where(table, "valid=.5,valid=0.10") == "be" == where(table, "coarse=.5,coarse=0.10")
+    assert where(table, f"code={large}") == "a" and where(table, f"code={large - 1}") == "b"
+    assert where(table, "text=1") == "a"  # text stays text, but can be compared where it holds numbers
+    assert where(table, "text<0.5") == "e"
+    assert table.number_names == ["valid", "coarse", "code"]

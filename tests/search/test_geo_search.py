@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
+from pmpguard.cli import run_verb
+from pmpguard.commands.search import search
 from pmpguard.model.retriever import Retriever
 from pmpguard.model.retriever_config import RetrieverConfig
 from pmpguard.search.embed import embed_source
@@ -20,6 +24,7 @@ from pmpguard.search.searcher import Searcher
 from pmpguard.search.sources import open_source
 from pmpguard.search.stac import hits_to_stac
 from pmpguard.search.store import build_index
+from pmpguard.search.updating import add_source
 
 pytest.importorskip("rasterio", reason="the extra geo is not installed")
 pytest.importorskip("pystac", reason="the extra geo is not installed")
@@ -78,6 +83,28 @@ def test_times_and_tags_find_their_scenes(tiles: tuple[Path, Path]) -> None:
 def test_the_index_says_that_places_and_times_can_be_asked_for(tiles: tuple[Path, Path]) -> None:
     searcher = Searcher.open(tiles[1])
     assert searcher.has_places and searcher.has_times
+
+
+def test_every_link_of_a_written_collection_leads_to_a_picture(
+    tiles: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Also when the pictures of an index lie in two folders."""
+    import pystac
+
+    index = tmp_path / "index"
+    shutil.copytree(tiles[1], index)
+    more = tmp_path / "more"
+    more.mkdir()
+    Image.new("RGB", (40, 40)).save(more / "black picture.png")
+    add_source(index, open_source(more), device="cpu", progress=False)
+    words = [str(index), "a pond", "-k", "50", "--stac", str(tmp_path / "deep" / "hits")]
+    assert run_verb("search", search, words) == 0
+    collection = pystac.Collection.from_file(str(tmp_path / "deep" / "hits" / "collection.json"))
+    items = list(collection.get_items())
+    assert len(items) == 13
+    for item in items:
+        href = item.assets["image"].href
+        assert not Path(href).is_absolute() and (Path(item.get_self_href()).parent / href).is_file(), href
 
 
 def test_answers_leave_as_geojson_and_stac(tiles: tuple[Path, Path], tmp_path: Path) -> None:

@@ -73,8 +73,9 @@ def test_a_listing_of_pictures_keeps_its_columns(tmp_path):
 
 
 def test_nothing_to_embed_is_an_error_that_says_so(tmp_path):
-    with pytest.raises(DataError, match="no pictures here"):
+    with pytest.raises(DataError, match="no pictures here") as caught:
         open_source(tmp_path)
+    assert caught.value.fix == "looked for .bmp, .gif, .jpeg, .jpg, .png, .tif, .tiff, .webp and .tar"
     with pytest.raises(DataError, match="no such file"):
         open_source(tmp_path / "absent")
     (tmp_path / "metadata.parquet").write_bytes(b"PAR1 broken")

@@ -19,6 +19,7 @@ from pmpguard.search.index_version import IndexVersion, current_version
 from pmpguard.search.query import Query, SearchHit
 from pmpguard.search.searcher import Searcher
 from pmpguard.search.store import add_to_index, build_index, remove_from_index, verify_index
+from pmpguard.search.version_writing import only_writer
 
 TEXT = Query("a large green field beside a road")
 
@@ -221,9 +222,13 @@ def test_a_full_disk_leaves_the_previous_version_as_it_was(halves, tmp_path, siz
     assert hits(index) == before and add_to_index(index, halves[1]).count == 40
 
 
-def test_verify_names_any_file_that_is_changed_or_missing(halves, tmp_path):
+@pytest.mark.parametrize("backend", ["exact", "hnsw"])
+def test_verify_names_any_file_that_is_changed_or_missing(halves, tmp_path, backend):
+    if backend == "hnsw":
+        pytest.importorskip("faiss")
     index = tmp_path / "index"
-    build_index(index, halves[0], backend="exact")
+    build_index(index, halves[0], backend=backend)
+    assert (backend == "exact") != any(index.rglob("*.faiss"))
     files = [path for path in index.rglob("*") if path.is_file() and path.name != ".lock"]
     assert verify_index(index) == len(files) - 1  # all but `current`, which is read first
     for path in files:
@@ -252,6 +257,34 @@ def test_the_second_writer_is_refused_and_a_dead_ones_lock_is_taken_over(halves,
         assert len(hits(index)) == 20  # reading goes on
     assert killed_at(3, add_to_index, index, halves[1])
     assert add_to_index(index, halves[1]).count == 40
+
+
+def test_a_second_process_that_writes_is_refused_and_the_first_one_is_not_disturbed(halves, tmp_path):
+    index = tmp_path / "index"
+    build_index(index, halves[0])
+    fork = multiprocessing.get_context("fork")
+    inside, go_on = fork.Event(), fork.Event()
+
+    def first_writer() -> None:
+        with only_writer(index):
+            inside.set()
+            assert go_on.wait(30)
+        add_to_index(index, halves[1])
+
+    process = fork.Process(target=first_writer)
+    process.start()
+    try:
+        assert inside.wait(30)
+        with pytest.raises(PmpguardError, match=f"being written by process {process.pid}"):
+            add_to_index(index, halves[1])
+        with pytest.raises(PmpguardError, match=f"being written by process {process.pid}"):
+            build_index(index, halves[1])
+        go_on.set()
+        process.join(30)
+    finally:
+        process.kill()
+        process.join()
+    assert process.exitcode == 0 and len(hits(index)) == 40
 
 
 def test_old_versions_go_unless_somebody_reads_them(halves, tmp_path):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pmpguard.errors import ConfigError, DataError, MissingExtraError
 from pmpguard.search.exact_index import ExactIndex
 from pmpguard.search.filters import FilterColumns
-from pmpguard.search.query import Filters
+from pmpguard.search.query import Condition, Filters
 from pmpguard.search.vector_index import IndexedItems, VectorIndex, load_index, new_index
 
 DIM, COUNT = 16, 400
@@ -178,6 +178,8 @@ FILTERS = [
     Filters(start="2021", stop="2022-06"),
     Filters(stop="2021-03-01"),
     Filters(columns={"label": ("port", "farm")}),
+    Filters(conditions=(Condition("cover [%]", ">=", ("20",)), Condition("cover [%]", "<", ("60",)))),
+    Filters(columns={"label": ("port",)}, conditions=(Condition("label", "=", ("port", "farm")),)),
     Filters(columns={"label": ("port",), "cloudy": ("true",)}, box=(-180, -90, 180, 90), start="2020"),
 ]
 
@@ -195,6 +197,7 @@ def places(count: int) -> pa.Table:
             "east": pa.array(east, mask=~known), "north": pa.array(south + 10, mask=~known),
             "time": [None if month > 40 else f"{2020 + month // 12}-{month % 12 + 1:02d}" for month in when],
             "label": [("port", "farm", "city", None)[place % 4] for place in range(count)],
+            "cover [%]": pa.array(generator.integers(0, 80, count), mask=~known),
             "cloudy": generator.random(count) < 0.5,
         }
     )  # fmt: skip
@@ -240,6 +243,23 @@ def test_exact_search_does_not_depend_on_chunks_or_the_order_of_adding(
     found = index.search(asked, k, allowed)
     for query, rows in enumerate(expected):
         assert found.of(query)[0].tolist() == rows[:k]
+
+
+@pytest.mark.parametrize("kind", [pytest.param("hnsw", marks=pytest.mark.slow), "ivf"])
+def test_approximate_search_of_many_looks_at_few_and_misses_little(kind):
+    pytest.importorskip("faiss")
+    generator = np.random.default_rng(0)
+    centres = generator.standard_normal((200, 32))
+    vectors = centres[generator.integers(200, size=20_020)] + generator.standard_normal((20_020, 32))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    stored, queries = vectors[:20_000], vectors[20_000:]
+    index = new_index(kind, 32)
+    index.add(names(len(stored)), stored)
+    if kind == "ivf":  # otherwise every cell is looked at and nothing is approximated
+        assert index._parameters(index.known.live, 100).nprobe < index.index.nlist / 2
+    found = index.search(queries, 100).rows
+    wanted = np.argsort(-(queries.astype(np.float64) @ stored.T.astype(np.float64)), axis=1)[:, :100]
+    assert overlap(found, wanted.tolist()) >= 0.9
 
 
 def test_an_unknown_backend_and_a_missing_server_are_named(monkeypatch):

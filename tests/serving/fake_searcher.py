@@ -13,7 +13,7 @@ from PIL import Image
 from pmpguard.data.scenes import SceneWorld, scene_world
 from pmpguard.errors import ConfigError, PmpguardError
 from pmpguard.model.explain import Explanation, WordEvidence
-from pmpguard.search.query import NO_FILTERS, Filters, Query, SearchHit
+from pmpguard.search.query import NO_FILTERS, Condition, Filters, Query, SearchHit
 from pmpguard.search.query_checks import QueryError, UnknownIdError
 
 SCRIPT = "<script>window.cracked = true</script><img src=x onerror='window.cracked = true'>"
@@ -40,6 +40,7 @@ class FakeSearcher:
             "note": (),
             "only": ("one",),
         }
+        self.number_columns = ("west",) if located else ()
         self.batches: list[int] = []
         self.asked: list[tuple[Sequence[Query], int, int, Filters]] = []
         self.delay = 0.0
@@ -92,6 +93,8 @@ class FakeSearcher:
             values = self.metadata[place]
             if any(values[name] not in allowed for name, allowed in filters.columns.items()):
                 continue
+            if not all(self._compared(values, condition) for condition in filters.conditions):
+                continue
             if filters.box is not None and not self._inside(values, filters.box):
                 continue
             if filters.start is not None and str(values["time"]) < filters.start:
@@ -104,6 +107,11 @@ class FakeSearcher:
                 score += 1 - float((own - colour).abs().float().mean()) / 128
             hits.append(self._hit(place, score - place / 10_000, query))
         return sorted(hits, key=lambda hit: -hit.score)[:k]
+
+    @staticmethod
+    def _compared(values: Mapping[str, object], condition: Condition) -> bool:
+        number, limit = float(str(values[condition.column])), float(condition.values[0])
+        return number < limit if condition.comparison == "<" else number >= limit
 
     @staticmethod
     def _inside(values: Mapping[str, object], box: tuple[float, float, float, float]) -> bool:

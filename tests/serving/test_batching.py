@@ -10,7 +10,7 @@ import pytest
 from fake_searcher import FakeSearcher
 from running_apart import run_apart
 
-from pmpguard.search.query import Filters, Query
+from pmpguard.search.query import Condition, Filters, Query
 from pmpguard.search.query_checks import QueryError
 from pmpguard.serving.batching import Ask, Batcher
 from pmpguard.serving.refusals import Refusal
@@ -51,6 +51,7 @@ def test_only_questions_that_agree_share_a_call_and_none_is_larger_than_allowed(
     searcher = FakeSearcher()
     asks = [ask("a", 3), ask("b", 4), ask("c", 3, colour=("odd",)), ask("d", 3), *[ask("e", 5)] * 10]
     asks[2] = Ask(Query("c"), 3, 100, Filters(columns={"class": ("odd",)}))
+    asks[3] = Ask(Query("d"), 3, 100, Filters(conditions=(Condition("west", ">=", ("8",)),)))
 
     async def work(batcher):
         return await asyncio.gather(*(batcher.find(one) for one in asks))
@@ -59,6 +60,7 @@ def test_only_questions_that_agree_share_a_call_and_none_is_larger_than_allowed(
     assert sum(searcher.batches) == len(asks) and max(searcher.batches) <= 8
     assert [len(found.hits) for found in answers] == [one.k for one in asks]
     assert all(hit.metadata["class"] == "odd" for hit in answers[2].hits)
+    assert all(hit.metadata["west"] >= 8 for hit in answers[3].hits)
 
 
 def test_one_wrong_question_fails_alone():

@@ -169,6 +169,23 @@ def test_filters_are_applied_shown_and_cleared(page, address, searcher):
     assert page.is_hidden("#filters-count")
 
 
+def test_numbers_are_compared(page, address, searcher):
+    search(page, address)
+    page.keyboard.press("f")
+    page.fill("#filters input[name=comparisons]", "west >= 7, west<9")
+    page.click("#filters button[type=submit]")
+    until(page, "document.querySelectorAll('.card').length < 20")
+    assert page.locator(".card").count() == 8
+    assert [(found.comparison, found.values) for found in searcher.asked[-1][3].conditions] == [
+        (">=", ("7",)),
+        ("<", ("9",)),
+    ]
+    page.reload()
+    page.wait_for_selector(".card")
+    assert page.input_value("#filters input[name=comparisons]") == "west >= 7, west<9"
+    assert page.locator(".card").count() == 8
+
+
 def test_captions_can_be_searched_too(page, address):
     page.goto(f"{address}/?text=white+tanks&kind=caption")
     page.wait_for_selector(".captions .card")

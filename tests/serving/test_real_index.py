@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import shutil
 import threading
@@ -139,3 +140,63 @@ def test_an_index_and_pictures_deleted_under_the_server(made):
         assert gone.status_code == 503 and str(made.world) not in gone.text
         assert client.get("/search", params={"like": hits[0]["id"]}).status_code == 503
         assert client.get("/search", params={"text": "a pond"}).status_code == 200
+
+
+def test_no_spelling_of_a_path_leads_out_of_the_index(made):
+    secret = made.world / "secret.txt"
+    secret.write_text("nobody's business")
+    searcher = Searcher.open(made.index)
+    name = searcher.picture_path(searcher.search(Query("tanks"), k=1)[0].id).name
+    up = len(made.world.parts) + 3
+    tried = [
+        f"..%2f{secret.name}", f"%2e%2e/{secret.name}", f"%2e%2e%2f{secret.name}", f"..%5c{secret.name}",
+        f"../{secret.name}", f"..%252f{secret.name}", f"images%2f..%2f{secret.name}", f"images/{name}",
+        "..%2f" * up + str(secret).lstrip("/").replace("/", "%2f"),
+        "%2e%2e/" * up + str(secret).lstrip("/"), str(secret).replace("/", "%2f"), str(secret), f"{name}%00",
+    ]  # fmt: skip
+    with running_server(create_app(searcher)) as address:
+        host, port = address.removeprefix("http://").split(":")
+        for path in tried:
+            connection = http.client.HTTPConnection(host, int(port), timeout=10)
+            connection.request("GET", f"/images/{path}")  # as it is: other clients tidy paths up
+            response = connection.getresponse()
+            body = response.read()
+            assert response.status in (404, 422) and b"nobody's business" not in body, path
+            connection.close()
+        assert httpx.get(f"{address}/healthz").json()["status"] == "ok"
+
+
+def test_an_index_built_again_with_another_model_is_taken_up_while_requests_run(made, tmp_path):
+    torch.manual_seed(1)
+    config = RetrieverConfig(dim=16, image_size=32, max_words=12)
+    Retriever.create(config, ["white storage tanks beside a pond"]).save(tmp_path / "other")
+    embed_source(open_source(made.world), tmp_path / "other", tmp_path / "second", workers=0, progress=False)
+    searcher = Searcher.open(made.index)
+    answers: list[tuple[int, str]] = []
+    stop = threading.Event()
+    with running_server(create_app(searcher, refresh_seconds=0.02)) as address:
+
+        def ask(path: str) -> None:
+            with httpx.Client(base_url=address) as client:
+                while not stop.is_set():
+                    response = client.get(path)
+                    answers.append((response.status_code, response.json().get("version", "")))
+
+        id = searcher.search(Query("tanks"), k=1)[0].id
+        paths = ("/search?text=white+tanks", f"/search?like={id}", f"/explain?id={id}&text=white+tanks")
+        threads = [threading.Thread(target=ask, args=(path,)) for path in paths * 2]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(answers) > 10)
+        build_index(made.index, tmp_path / "second")
+        wait_for(lambda: "000002" in {version for _, version in answers[-20:]})
+        seen = len(answers)
+        wait_for(lambda: len(answers) > seen + 20)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert httpx.get(f"{address}/healthz").json() == {
+            "status": "ok", "version": "000002", "problem": None
+        }  # fmt: skip
+    assert {status for status, _ in answers} == {200}
+    assert {version for _, version in answers} == {"000001", "000002", ""}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmpguard.search.query import Filters
+from pmpguard.search.query import Condition, Filters
 from pmpguard.serving.limits import Limits
 from pmpguard.serving.refusals import Refusal
 from pmpguard.serving.search_request import SearchRequest, check_request, name_field, unflatten, whole_number
@@ -57,6 +57,10 @@ def test_what_is_left_out_is_as_usual():
         ({"text": ""}, "text"),
         ({"text": " \n"}, "text"),
         ({"text": 7}, "text"),
+        ({"text": "a", "filters": {"where": "cover<20"}}, "where"),
+        ({"text": "a", "filters": {"where": [20]}}, "where"),
+        ({"text": "a", "filters": {"where": ["cover<nan"]}}, "where"),
+        ({"text": "a", "filters": {"where": ["a<1"] * 101}}, "where"),
         ({"text": "a" * 10_000}, "text"),
         ({"text": "a\0b"}, "text"),
         ({"text": "a\x1bb"}, "text"),
@@ -112,6 +116,7 @@ def test_addresses_and_bodies_say_the_same():
         *(("text", "a pond"), ("k", "5"), ("shortlist", "50"), ("text_weight", "0.25"), ("kind", "caption")),
         *(("box", "1,2,3.5,4"), ("start", "2024-01"), ("stop", ""), ("like", "")),
         *(("where", "class=odd"), ("where", "eo:cloud=a=b"), ("where", "class=even")),
+        *(("where", "cover<20"), ("where", "cover >= -5")),
     ]
     nested = {
         "text": "a pond",
@@ -123,8 +128,11 @@ def test_addresses_and_bodies_say_the_same():
             "box": [1, 2, 3.5, 4],
             "start": "2024-01",
             "columns": {"class": ["odd", "even"], "eo:cloud": ["a=b"]},
+            "where": ["cover<20", "cover>=-5"],
         },
     }
+    conditions = check(nested).filters.conditions
+    assert conditions == (Condition("cover", "<", ("20",)), Condition("cover", ">=", ("-5",)))
     assert check(unflatten(flat)) == check(nested)
 
 
@@ -138,6 +146,7 @@ def test_addresses_and_bodies_say_the_same():
         ([("k", "1.5")], "k: is '1.5'"),
         ([("box", "1,2,,4")], "box: is ''"),
         ([("where", "class")], "where: is 'class'"),
+        ([("where", "cover<high")], "where: is 'cover<high'"),
     ],
 )
 def test_a_wrong_address_is_named(flat, named):

@@ -53,6 +53,23 @@ def run_until(monkeypatch: pytest.MonkeyPatch, stop_after: int, config: Any, run
             train(config, training_data(TABLE, IMAGES), run)
 
 
+def test_ctrl_c_after_the_last_step_is_not_lost(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    original = loop.validate
+
+    def validate(*arguments: Any) -> dict[str, float]:
+        os.kill(os.getpid(), signal.SIGINT)
+        return original(*arguments)
+
+    config = small_config(epochs=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "validate", validate)
+        with pytest.raises(Interrupted, match="its model is in"):
+            train(config, training_data(TABLE, IMAGES), tmp_path)
+    kept = (tmp_path / "model" / "model.safetensors").read_bytes()
+    train(config, training_data(TABLE, IMAGES), tmp_path)  # there is nothing left to train
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == kept
+
+
 CONFIGS = {
     "infonce": small_config(ema=0.9),
     "pmpguard": small_config(method="pmpguard", settings={"catch_from": 1}, epochs=3),

@@ -2,6 +2,7 @@
 
 The report folder holds `issues.parquet`, `summary.json`, the page `index.html`, the pairs as they were
 audited (`pairs.parquet`, which cleaning starts from) and, where judges were trained, their runs in `folds/`.
+The summary is written last and, of an earlier report, removed first: a report with a summary is whole.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pmpguard.audit.embeddings import embedding_evidence, unit_rows
 from pmpguard.audit.issues_file import ISSUES, PAIRS, SUMMARY, write_issues, write_summary
 from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_parts, judged_by_model, unknown_words
 from pmpguard.audit.report import write_report
+from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import AuditRow, AuditSummary
 from pmpguard.audit.sprites import LoadThumbnail
 from pmpguard.data.copies import copy_sets, look_at_pictures
@@ -69,6 +71,11 @@ class Looked:
     unreadable: tuple[str, ...]  # images
     copies: tuple[tuple[str, ...], ...]  # sets of images that show the same
 
+    @property
+    def further(self) -> int:
+        """Pictures that are copies of another one."""
+        return sum(len(members) - 1 for members in self.copies)
+
 
 @dataclass(frozen=True)
 class AuditOutcome:
@@ -97,13 +104,16 @@ def audit_dataset(
     config = config or AuditConfig()
     if model is not None and embeddings is not None:
         raise ConfigError("a model and embeddings were given", fix="give one of the two")
-    if out.is_file():
-        raise ConfigError(f"{out}: is a file, the report is a folder", fix="give another name with --out")
+    check_report_folder(out)
     chosen = choose_splits(table, config.splits)
+    # before the pictures, which take long: a wrong path is told at once
+    retriever = None if model is None else Retriever.load(model)
+    stored = None if embeddings is None else read_clip_embeddings(embeddings)
     with writer_lock(out):
-        looked = Looked((), ()) if embeddings is not None else look(chosen, tell)
-        usable, unjudged = usable_rows(chosen, looked.unreadable)
-        stored = None if embeddings is None else read_clip_embeddings(embeddings)
+        if (out / SUMMARY).is_file():
+            tell(f"the earlier report in {out} will be replaced")
+        looked = None if stored is not None else look(chosen, tell)
+        usable, unjudged = usable_rows(chosen, () if looked is None else looked.unreadable)
         if stored is not None:
             matched = match_pairs(chosen, stored.table)
             unjudged["without an embedding"] = int((usable & (matched < 0)).sum())
@@ -112,15 +122,16 @@ def audit_dataset(
         require_contrast(judged, chosen)
         warnings = list(_unjudged_warnings(unjudged))
         if stored is not None:
-            parts = [judged_by_embeddings(judged, stored, match_pairs(judged, stored.table), config)]
+            parts = [judged_by_embeddings(judged, stored, matched[usable], config)]
             name = f"embeddings in {embeddings}"
             if thumbnail_loader(judged)(judged.column("image")[0]) is None:
                 warnings.append(f"no pictures in the report: none found below {judged.root} (--images)")
-        elif model is not None:
+        elif retriever is not None:
             tell(f"judging {len(judged):,} pairs of {len(judged.first_rows):,} images")
-            parts, name = judged_by_given(judged, model, config, warnings), f"model in {model}"
+            parts, name = judged_by_given(judged, retriever, config, warnings), f"model in {model}"
         else:
-            parts, name = judged_by_folds(judged, out, config, looked.copies, warnings, tell)
+            copies = () if looked is None else looked.copies
+            parts, name = judged_by_folds(judged, out, config, copies, warnings, tell)
         tell(f"weighing the evidence on {len(judged):,} pairs")
         rows, audit = judge_parts(
             judged, parts, proposals=config.proposals, heat_maps=config.heat_maps,
@@ -135,13 +146,14 @@ def audit_dataset(
             mismatch_rate=audit.verdicts.mismatch_rate,
             mismatch_interval=audit.verdicts.mismatch_interval,
             duplicate_pairs=duplicate_pairs(judged),
-            duplicate_images=sum(len(members) - 1 for members in looked.copies),
-            unreadable=looked.unreadable,
+            duplicate_images=None if looked is None else looked.further,
+            unreadable=None if looked is None else looked.unreadable,
             warnings=(*warnings, *audit.warnings),
             model=name,
             dataset=table.fingerprint,
         )
         tell(f"writing the report to {out}")
+        (out / SUMMARY).unlink(missing_ok=True)  # of an earlier report, which is whole up to here
         table.write_parquet(out / PAIRS)
         write_issues(out / ISSUES, rows)
         page = write_report(out, rows, summary, thumbnail_loader(judged))
@@ -228,10 +240,10 @@ def judged_by_folds(
 
 
 def judged_by_given(
-    table: PairTable, model: Path, config: AuditConfig, warnings: list[str]
+    table: PairTable, retriever: Retriever, config: AuditConfig, warnings: list[str]
 ) -> list[JudgedPart]:
     device = pick_device(config.crossfit.device)
-    retriever = Retriever.load(model).to(device).eval()
+    retriever = retriever.to(device).eval()
     warnings += language_warnings(retriever, table)
     pictures = open_pictures(table, retriever.config.image_size, device)
     rows = np.arange(len(table))

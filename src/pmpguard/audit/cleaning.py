@@ -13,18 +13,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from pmpguard.audit.rows import AuditRow, Proposal
+from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, Proposal
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import normalise_caption
 from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.files import read_json, write_atomic
 
-SURE_ENOUGH = 0.2  # for a proposal: picked from a whole collection, good ones seldom exceed a half
 Policy = Literal["drop", "rematch", "weight"]
 ACTIONS = ("keep", "drop", "accept", "edit")
 KEPT, DROPPED, REMATCHED, WEIGHTED = "kept", "dropped", "rematched", "weighted"
@@ -63,6 +62,8 @@ class CleanedPairs:
 
 def read_decisions(path: Path, fingerprint: str, pair_ids: Sequence[str]) -> dict[str, Decision]:
     """The decisions saved from a report's page; refused when they are about another dataset."""
+    if not path.is_file():
+        raise DataError(f"{path}: file not found", fix="check the path")
     try:
         content = read_json(path)
     except PmpguardError as error:
@@ -106,6 +107,8 @@ def clean_pairs(
     `rematch` replaces a wrong caption by the best proposal that its image has not got yet, if that is
     `min_probability` sure or more, and else drops the pair. Pairs that were not judged stay.
     """
+    if policy not in get_args(Policy):
+        raise ConfigError(f"policy {policy!r} is not known", fix=f"one of {', '.join(get_args(Policy))}")
     if not 0 <= min_probability <= 1:
         raise ConfigError(
             f"min_probability: {min_probability} is not between 0 and 1", fix=f"{SURE_ENOUGH} is usual"
@@ -196,6 +199,11 @@ def _cleaned_table(
     return result
 
 
+def difference_files(target: Path) -> tuple[Path, Path]:
+    """The lists of changes beside a cleaned dataset, for machines and for people."""
+    return target.with_name(f"{target.name}.diff.csv"), target.with_name(f"{target.name}.diff.txt")
+
+
 def write_difference(target: Path, table: PairTable, cleaned: CleanedPairs) -> tuple[Path, Path]:
     """What changed, for machines (`.diff.csv`) and for people (`.diff.txt`), beside the cleaned dataset."""
     ids, images, captions = table.column("pair_id"), table.column("image"), table.captions
@@ -217,7 +225,7 @@ def write_difference(target: Path, table: PairTable, cleaned: CleanedPairs) -> t
             lines.append(
                 f"+ {change.caption}" + (f"   (from {change.source_pair})" if change.source_pair else "")
             )
-    machine, human = (target.with_name(f"{target.name}.diff.{kind}") for kind in ("csv", "txt"))
+    machine, human = difference_files(target)
     write_atomic(machine, buffer.getvalue())
     write_atomic(human, "\n".join(lines) + "\n")
     return machine, human

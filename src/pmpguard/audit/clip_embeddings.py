@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,8 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
 from pmpguard.files import read_json
 
-ImageKey = tuple[str, str]  # file name of the picture, caption
+NamedPair = tuple[str, str]  # name of the picture, caption
+SEVERAL = -1
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class ClipEmbeddings:
     table: PairTable
     images: npt.NDArray[np.floating]  # (I, d)
     captions: npt.NDArray[np.floating]  # (C, d)
+
+
+def is_clip_folder(folder: Path) -> bool:
+    """Whether a path is a folder of embeddings."""
+    return (folder / "img_emb").is_dir() and (folder / "text_emb").is_dir()
 
 
 def read_clip_embeddings(folder: Path) -> ClipEmbeddings:
@@ -75,16 +81,45 @@ def _check_counts(folder: Path, counts: dict[str, int]) -> None:
 
 
 def match_pairs(table: PairTable, embedded: PairTable) -> npt.NDArray[np.int64]:
-    """(N,) the row of `embedded` that is each pair of `table`, by file name and caption; -1 where none is."""
-    row_of: dict[ImageKey, int] = {}
-    for row, key in enumerate(_keys(embedded)):
-        row_of.setdefault(key, row)
-    return np.array([row_of.get(key, -1) for key in _keys(table)], dtype=np.int64)
+    """(N,) the row of `embedded` that is each pair of `table`; -1 where none is, or more than one may be.
+
+    Captions must be equal. A picture may lie elsewhere: where its name is not known, the one that agrees in
+    the longest ending (`a/1.png` of `/data/a/1.png`) is taken, if it is alone in that and no other picture of
+    the table agrees with it as well or better.
+    """
+    names = embedded.column("image")
+    row_of: dict[NamedPair, int] = {}
+    row_ending: dict[NamedPair, int] = {}  # by the ends of names; SEVERAL where pictures share one
+    for row, (name, caption) in enumerate(zip(names, embedded.captions, strict=True)):
+        if row_of.setdefault((name, caption), row) != row:
+            continue
+        for ending in _endings(name):
+            if row_ending.setdefault((ending, caption), row) != row:
+                row_ending[ending, caption] = SEVERAL
+    pairs = list(zip(table.column("image"), table.captions, strict=True))
+    matched = {pair: row_of[pair] for pair in pairs if pair in row_of}
+    taken = set(matched.values())
+    claims: dict[int, list[tuple[int, NamedPair]]] = {}  # of a row: how much of a name agrees, and whose
+    for name, caption in dict.fromkeys(pair for pair in pairs if pair not in matched):
+        common = next((end for end in _endings(name) if (end, caption) in row_ending), "")
+        row = row_ending.get((common, caption), SEVERAL)
+        if row != SEVERAL and row not in taken:
+            claims.setdefault(row, []).append((common.count("/"), (name, caption)))
+    for row, claimants in claims.items():
+        best = max(claimants)
+        if sum(length == best[0] for length, _ in claimants) == 1:
+            matched[best[1]] = row
+    return np.array([matched.get(pair, -1) for pair in pairs], dtype=np.int64)
 
 
-def _keys(table: PairTable) -> list[ImageKey]:
-    names = [PurePosixPath(name.rpartition("#")[2]).name for name in table.column("image")]
-    return list(zip(names, table.captions, strict=True))
+def _endings(name: str) -> list[str]:
+    """The ends a name has, the longest first.
+
+    >>> _endings("/data/0.tar#1.png")
+    ['data/0.tar/1.png', '0.tar/1.png', '1.png']
+    """
+    parts = [part for part in name.replace("#", "/").split("/") if part]
+    return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
 def _numbered(files: list[Path]) -> list[Path]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pmpguard.audit.rows import AuditRow, AuditSummary
+from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, AuditSummary
 from pmpguard.audit.sprites import ACROSS, THUMBNAIL, HeatMaps, Thumbnails
 from pmpguard.errors import DataError
 
@@ -155,6 +155,7 @@ def _proposal_columns(rows: Sequence[AuditRow], captions: Codes) -> dict[str, An
         "p": pack(np.array([proposal.p_match for proposal in proposals], np.float64)),
         "sources": sources.strings,
         "source": pack(source_of),
+        "sureEnough": SURE_ENOUGH,
     }
 
 
@@ -171,6 +172,7 @@ def _evidence_columns(rows: Sequence[AuditRow]) -> list[dict[str, Any]]:
 
 def _summary(summary: AuditSummary) -> dict[str, Any]:
     interval = summary.mismatch_interval
+    unreadable = summary.unreadable
     return {
         "pairs": summary.pairs,
         "images": summary.images,
@@ -179,8 +181,8 @@ def _summary(summary: AuditSummary) -> dict[str, Any]:
         "interval": None if interval is None else [_finite(end) for end in interval],
         "duplicatePairs": summary.duplicate_pairs,
         "duplicateImages": summary.duplicate_images,
-        "unreadable": len(summary.unreadable),
-        "unreadableNames": list(summary.unreadable[:_LISTED_UNREADABLE]),
+        "unreadable": None if unreadable is None else len(unreadable),
+        "unreadableNames": list((unreadable or ())[:_LISTED_UNREADABLE]),
         "warnings": list(summary.warnings),
         "model": summary.model,
         "dataset": summary.dataset,

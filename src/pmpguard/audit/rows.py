@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+SURE_ENOUGH = 0.2  # p(match) of a proposal worth naming: picked from a whole collection, few exceed a half
+
 
 @dataclass(frozen=True)
 class WordVerdict:
@@ -54,7 +56,10 @@ class AuditRow:
 
 @dataclass(frozen=True)
 class AuditSummary:
-    """The dataset as a whole. `mismatch_interval` is a 95 % interval of `mismatch_rate`."""
+    """The dataset as a whole. `mismatch_interval` is a 95 % interval of `mismatch_rate`.
+
+    `duplicate_images` and `unreadable` are None where the pictures were not looked at.
+    """
 
     pairs: int
     images: int
@@ -62,8 +67,8 @@ class AuditSummary:
     mismatch_rate: float
     mismatch_interval: tuple[float, float] | None
     duplicate_pairs: int
-    duplicate_images: int
-    unreadable: tuple[str, ...] = ()  # images that could not be read; their pairs are not judged
+    duplicate_images: int | None
+    unreadable: tuple[str, ...] | None = ()  # images that could not be read; their pairs are not judged
     warnings: tuple[str, ...] = ()  # what the reader of the numbers should know
     model: str = ""  # which model judged
     dataset: str = ""  # fingerprint of the pairs

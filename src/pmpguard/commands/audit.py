@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from pmpguard.audit.audit import AuditConfig, AuditOutcome, audit_dataset
-from pmpguard.audit.clip_embeddings import read_clip_embeddings
+from pmpguard.audit.clip_embeddings import is_clip_folder, read_clip_embeddings
 from pmpguard.audit.crossfit import CrossfitConfig
+from pmpguard.audit.report_folder import check_report_folder
+from pmpguard.audit.rows import SURE_ENOUGH
 from pmpguard.config import to_dict
-from pmpguard.data.formats import read_pairs
+from pmpguard.data.formats import group_by_format, read_pairs
 from pmpguard.training.loop import Interrupted
 
 USUAL = CrossfitConfig()
 PARTIAL = 3  # exit code: a report was written, but some pairs could not be judged
-SHOWN, LIKELY = 5, 0.5  # pairs printed; how sure a proposal must be to be printed
+SHOWN = 5  # pairs printed
 
 
 @dataclass(frozen=True)
@@ -44,18 +46,20 @@ class AuditReport:
         if found.mismatch_interval is not None:
             low, high = found.mismatch_interval
             rate += f" (95 %: {low:.1%} to {high:.1%})"
+        copies = "not looked at" if found.duplicate_images is None else f"{found.duplicate_images:,}"
+        unreadable = "not looked at" if found.unreadable is None else f"{len(found.unreadable):,}"
         lines = [
             f"{found.pairs:,} pairs of {found.images:,} images, judged by {found.model}",
             f"estimated mismatch rate {rate}; pairs judged wrong: {found.flagged:,}",
-            f"repeated pairs {found.duplicate_pairs:,}, copies of images {found.duplicate_images:,}, "
-            f"unreadable images {len(found.unreadable):,}",
+            f"repeated pairs {found.duplicate_pairs:,}, copies of images {copies}, "
+            f"unreadable images {unreadable}",
             *(f"note: {warning}" for warning in found.warnings),
             "most suspicious, with p(match):",
         ]
         for row in self.outcome.rows[:SHOWN]:
             lines.append(f"  {row.p_match:.3f}  {row.pair_id}  {row.image}: {row.caption!r}")
             best = row.proposals[0] if row.proposals else None
-            if best is not None and best.p_match >= LIKELY:
+            if best is not None and best.p_match >= SURE_ENOUGH:
                 lines.append(f"         better ({best.p_match:.2f}): {best.caption!r}")
         lines.append(f"review it in a browser: {self.outcome.page}")
         lines.append(f"then: pmpguard clean {self.out} --decisions decisions.json --out cleaned.parquet")
@@ -97,9 +101,8 @@ def audit(
     report is there but some pairs could not be judged (unreadable images, captions without words).
 
     Args:
-        dataset: a dataset in any known format; a folder of embeddings is one, too, given here and to
-            --embeddings
-        out: the folder to write the report to
+        dataset: a dataset in any known format; a folder of embeddings is one, too, judged by them
+        out: the folder to write the report to: a new one, or an earlier report, which is replaced
         model: folder of a trained model that judges, instead of judges trained on the dataset
         embeddings: folder to judge by, with img_emb, text_emb and metadata as clip-retrieval and
             `pmpguard embed` write them
@@ -113,6 +116,10 @@ def audit(
     """
     chosen = None if splits is None else tuple(name.strip() for name in splits.split(",") if name.strip())
     config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit)
+    check_report_folder(out, dataset)
+    if model is None and embeddings is None and holds_embeddings_only(dataset):
+        tell(f"{dataset}: a folder of embeddings, judged by them (--embeddings {dataset})")
+        embeddings = dataset
     if embeddings is not None and dataset.resolve() == embeddings.resolve():
         table = read_clip_embeddings(embeddings).table
         table = table if images is None else replace(table, root=images)
@@ -123,6 +130,11 @@ def audit(
     except Interrupted as stop:
         return AuditStopped(out, str(stop))
     return AuditReport(out, outcome)
+
+
+def holds_embeddings_only(dataset: Path) -> bool:
+    """Whether a folder has embeddings but no annotations beside them."""
+    return is_clip_folder(dataset) and not group_by_format(sorted(dataset.iterdir()))
 
 
 def tell(text: str) -> None:

@@ -6,14 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pmpguard.audit.cleaning import (
-    SURE_ENOUGH,
-    Policy,
-    clean_pairs,
-    read_decisions,
-    write_difference,
-)
+from pmpguard.audit.cleaning import Policy, clean_pairs, difference_files, read_decisions, write_difference
 from pmpguard.audit.issues_file import ISSUES, PAIRS, SUMMARY, read_issues, read_summary
+from pmpguard.audit.rows import SURE_ENOUGH
 from pmpguard.commands.convert_data import format_of_target
 from pmpguard.config import to_dict
 from pmpguard.data.formats import FORMATS, read_pairs, write_pairs
@@ -60,22 +55,23 @@ def clean(
 
     Args:
         report: folder that `pmpguard audit` wrote
-        out: the file or folder to write; it must not exist yet
+        out: the file or folder to write; neither it nor its .diff files may exist yet
         policy: what becomes of pairs judged wrong that no decision is about
         decisions: JSON file saved from the report's page
-        format: of the result, when its ending does not tell
+        format: of the result, when its ending does not tell; a name without an ending is a folder
         min_probability: how sure a proposal must be under policy 'rematch', 0 to 1
         images: the folder that holds the pictures, when they have moved since the audit
     """
-    chosen = format or format_of_ending(out)
+    chosen = format or format_of_name(out)
     if chosen not in FORMATS or FORMATS[chosen].write is None:
         known = ", ".join(name for name, kind in FORMATS.items() if kind.write)
         raise ConfigError(f"format {chosen!r} cannot be written", fix=f"one of {known}")
     if policy == "weight" and not FORMATS[chosen].keeps_columns:
         keeping = ", ".join(name for name, kind in FORMATS.items() if kind.write and kind.keeps_columns)
         raise ConfigError(f"{chosen} has no place for weights", fix=f"use one of {keeping}")
-    if out.exists() and (out.is_file() or any(out.iterdir())):
-        raise DataError(f"{out}: exists already", fix="choose a new name or remove it first")
+    for path in (out, *difference_files(out)):
+        if path.exists() and (path.is_file() or any(path.iterdir())):
+            raise DataError(f"{path}: exists already", fix="choose a new name or remove it first")
     summary, rows = read_summary(report / SUMMARY), read_issues(report / ISSUES)
     table = read_pairs(report / PAIRS, format="parquet", images=images)
     if table.fingerprint != summary.dataset:
@@ -98,7 +94,14 @@ def clean(
     )  # fmt: skip
 
 
-def format_of_ending(out: Path) -> str:
+def format_of_name(out: Path) -> str:
+    """The format a target's name asks for: a folder of pictures where it is one or has no ending.
+
+    >>> format_of_name(Path("cleaned/")), format_of_name(Path("cleaned.parquet"))
+    ('folder', 'parquet')
+    """
+    if out.is_dir() or not out.suffix:
+        return "folder"
     try:
         return format_of_target(out)
     except ConfigError as error:

@@ -11,6 +11,7 @@ from pmpguard.audit.issues_file import ISSUES, PAIRS, read_issues
 from pmpguard.audit.rematch_figure import chosen_rows, draw_rematches
 from pmpguard.config import to_dict
 from pmpguard.data.formats import read_pairs
+from pmpguard.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,15 @@ def figure(
 
     Args:
         report: folder that `pmpguard audit` wrote
-        out: the picture to write, .png, .svg or .pdf
+        out: the picture to write, .png, .svg or .pdf; it must not exist yet
         pairs: ids separated by commas; by default the most suspicious pairs that have a proposal
         count: how many, where no ids are given
         images: the folder that holds the pictures, when they have moved since the audit
     """
+    if count < 1:
+        raise ConfigError(f"count: {count} is too few", fix="draw at least 1 pair")
+    if out.exists():
+        raise DataError(f"{out}: exists already", fix="choose a new name or remove it first")
     rows = read_issues(report / ISSUES)
     if pairs is None:
         chosen = [row for row in rows if row.flag and row.proposals][:count]

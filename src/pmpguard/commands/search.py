@@ -74,7 +74,8 @@ class SearchAnswer:
 
 def search(
     index: Path,
-    text: str,
+    text: str = "",
+    /,
     k: int = 20,
     image: Path | None = None,
     text_weight: float = 0.5,
@@ -83,7 +84,7 @@ def search(
     box: str | None = None,
     start: str | None = None,
     stop: str | None = None,
-    where: str = "",
+    where: tuple[str, ...] = (),
     explain: bool = False,
     sheet: Path | None = None,
     geojson: Path | None = None,
@@ -94,7 +95,7 @@ def search(
 
     Args:
         index: the folder of the index.
-        text: what to look for; "" to search by --image alone.
+        text: what to look for; may be left out to search by --image alone.
         k: how many hits.
         image: a picture to look for.
         text_weight: how much the text counts when a picture is given too, from 0 to 1.
@@ -103,7 +104,8 @@ def search(
         box: west,south,east,north in degrees; only pictures whose bounds meet it.
         start: only pictures from this ISO 8601 time on.
         stop: only pictures up to this ISO 8601 time.
-        where: conditions on metadata, as column=value,column=value; a column named twice may have either.
+        where: a condition on metadata, as column=value or column<number (also <=, > and >=); give it several
+            times for several, all of which must hold. column=value,column=other allows either value.
         explain: say which words speak for each picture found, and where in it.
         sheet: a PNG to draw the hits on.
         geojson: a file for the footprints of the hits.
@@ -113,9 +115,9 @@ def search(
     if explain and (kind != "image" or not text):
         raise QueryError("only pictures found by words can be explained", fix="leave out --explain")
     query = Query(text or None, None if image is None else _picture(image), text_weight, kind)
-    area = None if box is None else parse_box(box)
+    area, conditions = None if box is None else parse_box(box), parse_where(where)
     searcher = Searcher.open(index, device=str(pick_device(device)))
-    hits = searcher.search(query, k, shortlist, Filters(area, start, stop, parse_where(where)))
+    hits = searcher.search(query, k, shortlist, Filters(area, start, stop, conditions=conditions))
     explanations = {hit.id: searcher.explain(hit.id, text) for hit in hits} if explain else {}
     files = {"pictures": sheet if hits else None, "footprints": geojson, "STAC collection": stac}
     written = {what: path for what, path in files.items() if path is not None}
@@ -126,18 +128,23 @@ def search(
     if geojson is not None:
         write_json(geojson, hits_to_geojson(hits))
     if stac is not None:
-        hits_to_stac(hits, stac)
+        places = {hit.id: searcher.picture_path(_picture_id(hit)) for hit in hits}
+        hits_to_stac(hits, stac, images=places)
     count = searcher.count if kind == "image" else searcher.caption_count
     return SearchAnswer(hits, searcher.version, count, kind, explanations, written)
 
 
 def _draw(searcher: Searcher, hits: list[SearchHit], path: Path) -> None:
-    ids = [str(hit.metadata["image_id"]) if hit.kind == "caption" else hit.id for hit in hits]
     captions = [f"{place}. {hit.score:.3f} {hit.caption or hit.id}" for place, hit in enumerate(hits, 1)]
-    page = contact_sheet([searcher.picture(id) for id in ids], captions, columns=5)
+    page = contact_sheet([searcher.picture(_picture_id(hit)) for hit in hits], captions, columns=5)
     stream = io.BytesIO()
     page.save(stream, "PNG")
     write_atomic(path, stream.getvalue())
+
+
+def _picture_id(hit: SearchHit) -> str:
+    """The id of a hit's picture, which for a caption is not its own."""
+    return str(hit.metadata["image_id"]) if hit.kind == "caption" else hit.id
 
 
 def _picture(path: Path) -> Image:

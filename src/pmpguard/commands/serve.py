@@ -39,7 +39,7 @@ def serve_folder(
     index: Path, host: str, port: int, token: str | None, model: Path | None, device: str
 ) -> None:
     """Open the index and serve it, saying where."""
-    token = token or os.environ.get("PMPGUARD_TOKEN") or None
+    token = usual_token(token)
     searcher = Searcher.open(index, model=model, device=str(pick_device(device)))
     if token is None and not is_loopback(host):
         print(
@@ -51,3 +51,8 @@ def serve_folder(
         print(f"{what}\n{address}", flush=True)
 
     serve_index(searcher, host=host, port=port, token=token, announce=announce)
+
+
+def usual_token(token: str | None) -> str | None:
+    """The token given, or the one in the environment."""
+    return token or os.environ.get("PMPGUARD_TOKEN") or None

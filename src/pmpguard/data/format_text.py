@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from pmpguard.data.pair_rows import (
+    CAPTION_NAMES,
+    IMAGE_NAMES,
     PairRows,
     add_record,
     dataset_name,
@@ -117,8 +119,13 @@ def _named_columns(path: Path, image: str, caption: str) -> tuple[int, int, Iter
 
 
 def write_openclip(table: PairTable, path: Path) -> None:
-    """`filepath,title` and the standard columns; tab-separated when the name ends in .tsv."""
+    """`filepath,title`, the other standard columns and further ones; tabs when the name ends in .tsv.
+
+    A further column that names pictures or captions, too, is left out: a reader could not tell them apart.
+    """
     names = ["image", "caption", "split", "pair_id", "image_id", "label"]
+    known = {*names, *IMAGE_NAMES, *CAPTION_NAMES}
+    names += [name for name in table.arrow.column_names if name not in known]
     separator = "\t" if path.suffix == ".tsv" else ","
     with atomic_output(path) as stream, io.StringIO() as text:
         writer = csv.writer(text, delimiter=separator)

@@ -66,7 +66,7 @@ FORMATS: dict[str, Format] = {
     "amfmn": Format("<split>_caps.txt and <split>_filename.txt of AMFMN and SWAN", read_amfmn, write_amfmn),
     "rrsitr": Format("CSV of RRSITR: filename,title", read_rrsitr),
     "openclip": Format(
-        "CSV or TSV of open_clip: filepath,title", read_openclip, write_openclip, (".csv", ".tsv")
+        "CSV or TSV of open_clip: filepath,title", read_openclip, write_openclip, (".csv", ".tsv"), True
     ),
     "jsonl": Format("one JSON object per line", read_jsonl, write_jsonl, (".jsonl", ".ndjson"), True),
     "parquet": Format("parquet, the fastest", read_parquet, PairTable.write_parquet, (".parquet",), True),

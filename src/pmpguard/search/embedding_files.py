@@ -109,10 +109,11 @@ def write_partition(
     hashes: dict[str, str] = {}
     for kind, (encoded, metadata) in items.items():
         emb, fragments, mask, table = FOLDERS[kind]
-        finite = encoded.pooled.isfinite().all(1) & encoded.fragments[encoded.mask].isfinite().all()  # (n,)
-        if not bool(finite.all()):
+        whole = encoded.fragments.isfinite().all(2) | ~encoded.mask  # (n, f)
+        damaged = (~(encoded.pooled.isfinite().all(1) & whole.all(1))).nonzero()  # (bad, 1)
+        if len(damaged):
             raise ModelError(
-                f"the vector of {kind} {metadata['id'][int((~finite).nonzero()[0])]} is not finite",
+                f"the vector of {kind} {metadata['id'][int(damaged[0])].as_py()} is not finite",
                 fix="the model is damaged, or it was trained until it overflowed",
             )
         arrays = {

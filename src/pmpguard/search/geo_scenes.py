@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import TiffImagePlugin
 
 from pmpguard.data.pair_rows import CAPTION_NAMES, IMAGE_NAMES, STANDARD
 from pmpguard.data.pairs import COORDINATES
@@ -26,6 +27,7 @@ from pmpguard.search.footprints import Box, in_utc, parse_time, wrapped_box
 SUFFIXES = (".tif", ".tiff")
 Transform = tuple[float, float, float, float, float, float]  # a, b, c, d, e, f of x = a col + b row + c
 _DEGREES = "EPSG:4326"
+_GEO_KEYS = 34735  # the tag that names a GeoTIFF's reference system
 _EARTH_RADIUS = 6_371_008.8  # metres
 _CACHE_MEGABYTES = 256
 _LARGEST_BLOCK = 512 * 2**20  # bytes GDAL has to decode at once
@@ -92,6 +94,20 @@ def find_scenes(path: Path) -> list[Path]:
     if not inside:
         raise DataError(f"{path}: no GeoTIFF files ({', '.join(SUFFIXES)})", fix="check the folder")
     return inside
+
+
+def has_coordinates(path: Path) -> bool:
+    """Whether a TIFF says where it lies; looks at its tags alone, and needs no geographic library."""
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(16)
+            is_big = b"\x2b" in head[2:4]  # BigTIFF, whose head is longer
+            tags = TiffImagePlugin.ImageFileDirectory_v2(head if is_big else head[:8])
+            stream.seek(tags.next)
+            tags.load(stream)
+    except Exception:  # of a damaged file anything can be raised
+        return False
+    return _GEO_KEYS in tags
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from pmpguard.search.vector_index import (
 IN_MEMORY = ":memory:"
 POINTS_AT_ONCE = 256
 FULL_TURN = 360.0
+RANGES = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
 
 
 class QdrantIndex:
@@ -45,19 +46,14 @@ class QdrantIndex:
     filters_itself = True
 
     def __init__(self, dim: int, name: str = "images", collection: str | None = None) -> None:
-        package: Any = require("qdrant_client", "qdrant")
-        self.models: Any = package.models
+        self.models: Any = require("qdrant_client", "qdrant").models
         self.location = os.environ.get("QDRANT_URL", "")
         if not self.location:
             raise ConfigError("QDRANT_URL is not set", fix="set it to the server, as http://localhost:6333")
         self.known = KnownRows(dim)
         self.name = name
         self.collection = collection or f"pmpguard-{uuid.uuid4().hex}-{name}"
-        self.client: Any = (
-            package.QdrantClient(IN_MEMORY)
-            if self.location == IN_MEMORY
-            else package.QdrantClient(url=self.location, api_key=os.environ.get("QDRANT_API_KEY"))
-        )
+        self.client = open_client(self.location)
         if not self._reach(self.client.collection_exists, self.collection):
             self._create(dim)
 
@@ -70,16 +66,10 @@ class QdrantIndex:
         kinds = {"facts": "keyword", "time": "float", "row": "integer"}
         kinds |= dict.fromkeys(("west", "south", "end", "north"), "float")
         for field, kind in kinds.items():
-            self.client.create_payload_index(self.collection, field, field_schema=kind)
+            self._reach(self.client.create_payload_index, self.collection, field, field_schema=kind)
 
     def _reach(self, call: Any, *arguments: Any, **options: Any) -> Any:
-        """What the server answers, or an error that names it."""
-        try:
-            return call(*arguments, **options)
-        except Exception as error:  # the client raises whatever its transport raises
-            raise PmpguardError(
-                f"Qdrant at {self.location}: {str(error)[:300]}", fix="check QDRANT_URL and that it runs"
-            ) from error
+        return reach(self.location, call, *arguments, **options)
 
     @classmethod
     def load(cls, folder: Path, items: IndexedItems, name: str = "images") -> QdrantIndex:
@@ -145,9 +135,14 @@ class QdrantIndex:
         limits = time_limits(filters)
         if limits is not None:
             must.append(self._range("time", gte=limits[0], lte=limits[1]))
-        for name, values in filters.columns.items():
-            facts = [f"{name}={value}" for value in values]
-            must.append(models.FieldCondition(key="facts", match=models.MatchAny(any=facts)))
+        for condition in filters.all_conditions:
+            name, values = condition.column, condition.values
+            if condition.comparison == "=":
+                facts = [f"{name}={value}" for value in values]
+                must.append(models.FieldCondition(key="facts", match=models.MatchAny(any=facts)))
+            else:
+                limit = {RANGES[condition.comparison]: float(values[0])}
+                must.append(self._range(number_key(name), **limit))
         return models.Filter(must=must, must_not=must_not)
 
     def _box(self, box: tuple[float, float, float, float]) -> list[Any]:
@@ -175,19 +170,38 @@ class QdrantIndex:
         write_json(folder / f"{self.name}.qdrant.json", {"collection": self.collection})
 
 
+def open_client(location: str) -> Any:
+    """A connection to the server, or vectors in memory."""
+    package: Any = require("qdrant_client", "qdrant")
+    if location == IN_MEMORY:
+        return package.QdrantClient(IN_MEMORY)
+    key = os.environ.get("QDRANT_API_KEY")
+    return reach(location, package.QdrantClient, url=location, api_key=key)
+
+
+def reach(location: str, call: Any, *arguments: Any, **options: Any) -> Any:
+    """What the server answers, or an error that names it."""
+    try:
+        return call(*arguments, **options)
+    except Exception as error:  # the client raises whatever its transport raises
+        raise PmpguardError(
+            f"Qdrant at {location}: {str(error)[:300]}", fix="check QDRANT_URL and that it runs"
+        ) from error
+
+
 def drop_collections(names: Sequence[str]) -> None:
     """Delete collections that no version uses any more, where the server is known."""
     location = os.environ.get("QDRANT_URL", "")
     if location and location != IN_MEMORY:
-        package: Any = require("qdrant_client", "qdrant")
-        client = package.QdrantClient(url=location, api_key=os.environ.get("QDRANT_API_KEY"))
+        client = open_client(location)
         for name in names:
-            client.delete_collection(name)
+            reach(location, client.delete_collection, name)
 
 
 def payloads(metadata: pa.Table) -> Iterator[dict[str, Any]]:
-    """What the server needs of every item to apply filters: facts as `column=value`, bounds, time."""
+    """What the server needs of every item for filters: facts as `column=value`, numbers, bounds, time."""
     columns = FilterColumns(metadata)
+    numbers = {number_key(name): columns.any_numbers(name) for name in columns.names}
     texts = {name: columns.text(name).to_pylist() for name in columns.names}
     sides = columns.bounds  # four of (N,)
     for row in range(len(columns)):
@@ -200,4 +214,10 @@ def payloads(metadata: pa.Table) -> Iterator[dict[str, Any]]:
             payload |= {"west": west, "south": south, "end": end, "north": north}
         if columns.times[row] != UNKNOWN_TIME:
             payload["time"] = int(columns.times[row])
+        payload |= {key: float(values[row]) for key, values in numbers.items() if np.isfinite(values[row])}
         yield payload
+
+
+def number_key(column: str) -> str:
+    """The payload's key of a column's numbers; any name must do, and keys with dots mean something else."""
+    return f"number_{column.encode().hex()}"

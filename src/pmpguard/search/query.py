@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Kind = Literal["image", "caption"]
+Comparison = Literal["=", "<", "<=", ">", ">="]
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a metadata column must hold: one of several values, or a number smaller or larger than one."""
+
+    column: str
+    comparison: Comparison
+    values: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -18,13 +28,20 @@ class Filters:
 
     `box` is (west, south, east, north) in degrees and keeps items whose bounds meet it. `start` and `stop`
     are ISO 8601 times, inclusive; items without a time fail. `columns` names metadata columns and the values
-    allowed in them.
+    allowed in them; `conditions` are further ones, of which every one must hold too.
     """
 
     box: tuple[float, float, float, float] | None = None
     start: str | None = None
     stop: str | None = None
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def all_conditions(self) -> tuple[Condition, ...]:
+        """Those on columns, however they were given."""
+        named = (Condition(name, "=", tuple(values)) for name, values in self.columns.items())
+        return (*named, *self.conditions)
 
 
 NO_FILTERS = Filters()

@@ -108,6 +108,11 @@ class Searcher:
         return self.opened.version.images.filters.values
 
     @property
+    def number_columns(self) -> Sequence[str]:
+        """Metadata columns that can be compared with a number."""
+        return self.opened.version.images.filters.number_names
+
+    @property
     def has_places(self) -> bool:
         """Whether any picture can be found by an area."""
         return self.opened.version.images.filters.has_places
@@ -144,9 +149,9 @@ class Searcher:
             depth = min(max(k, shortlist), len(items))
             index = opened.version.vector_index(kind)
             vectors = np.stack([encoded[place].vector for place in places])  # (Q, d)
-            items.filters.check(filters)
-            mask = None if index.filters_itself else items.filters.mask(filters)
-            near = index.search(vectors, depth, mask, filters if index.filters_itself else NO_FILTERS)
+            wanted = items.filters.checked(filters)
+            mask = None if index.filters_itself else items.filters.mask(wanted)
+            near = index.search(vectors, depth, mask, wanted if index.filters_itself else NO_FILTERS)
             for place, query in enumerate(places):
                 answers[query] = self._ranked(opened, encoded[query], items, *near.of(place), k)
         return answers

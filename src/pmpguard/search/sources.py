@@ -124,9 +124,8 @@ def _folder_or_shards(folder: Path) -> Source:
         return picture_source(folder, pictures)
     shards = sorted(path for path in folder.rglob("*.tar") if not _is_hidden(path, folder))
     if not shards:
-        raise DataError(
-            f"{folder}: no pictures here", fix=f"looked for {', '.join(sorted(PICTURE_ENDINGS))} and .tar"
-        )
+        usual = sorted(ending for ending in PICTURE_ENDINGS if ending[1:].isalnum())
+        raise DataError(f"{folder}: no pictures here", fix=f"looked for {', '.join(usual)} and .tar")
     return _shard_source(shards, folder)
 
 

@@ -29,15 +29,16 @@ def hits_to_stac(
     hits: Sequence[SearchHit],
     out: Path,
     *,
-    images: Path | None = None,
+    images: Path | Mapping[str, Path] | None = None,
     collection_id: str = "search-results",
     description: str = "Pictures found by a search, best first",
 ) -> Path:
     """Write a STAC collection with one item per hit and return the path of its `collection.json`.
 
-    `images` is the folder the hits' pictures are relative to; links lead there. An earlier collection in
-    `out` is replaced; a folder with anything else in it is refused. STAC knows no unknown time: an item
-    without one gets a span from the first aerial photograph to now, and `pmpguard:time_known` false.
+    `images` says where links lead: the folder the hits' pictures are relative to, or a picture's path for the
+    id of every hit. An earlier collection in `out` is replaced; a folder with anything else in it is refused.
+    STAC knows no unknown time: an item without one gets a span from the first aerial photograph to now, and
+    `pmpguard:time_known` false.
     """
     pystac = require("pystac", "geo")
     if out.exists() and not (out.is_dir() and ((out / COLLECTION).is_file() or not any(out.iterdir()))):
@@ -55,15 +56,16 @@ def hits_to_stac(
         for rank, hit in enumerate(hits, start=1):
             item = _item(pystac, hit, rank, now)
             if hit.image:
-                item.add_asset("image", _asset(pystac, hit.image, images, out))
+                item.add_asset("image", _asset(pystac, hit.id, hit.image, images, out))
             collection.add_item(item, strategy=layout)
         collection.save(catalog_type=pystac.CatalogType.SELF_CONTAINED)
     return out / COLLECTION
 
 
-def _asset(pystac: Any, image: str, images: Path | None, out: Path) -> Any:
-    """The picture, by its path from the item's file where its folder is known."""
-    place = os.path.relpath((images / image).resolve(), (out / _ITEMS).resolve()) if images else image
+def _asset(pystac: Any, id: str, image: str, images: Path | Mapping[str, Path] | None, out: Path) -> Any:
+    """The picture, by its path from the item's file where it is known."""
+    path = images / image if isinstance(images, Path) else (images or {}).get(id)
+    place = image if path is None else os.path.relpath(path.resolve(), (out / _ITEMS).resolve())
     return pystac.Asset(place, media_type=_MEDIA_TYPES.get(Path(image).suffix.lower()), roles=["data"])
 
 

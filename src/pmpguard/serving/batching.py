@@ -26,8 +26,11 @@ class Ask:
     @property
     def shared(self) -> Hashable:
         """Questions that agree in this go to the index in one call."""
-        columns = tuple(sorted((name, tuple(values)) for name, values in self.filters.columns.items()))
-        return self.k, self.shortlist, self.filters.box, self.filters.start, self.filters.stop, columns
+        filters = self.filters
+        columns = tuple(sorted((name, tuple(values)) for name, values in filters.columns.items()))
+        return (
+            self.k, self.shortlist, filters.box, filters.start, filters.stop, columns, filters.conditions
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ def serve_index(
     `announce` gets the page's address as soon as it can be opened. Port 0 takes any free one.
     """
     uvicorn = require("uvicorn", "serve")
-    if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
-        raise ConfigError("a token is printable ASCII without blanks", fix="use letters and digits")
+    _check_token(token)
     hosts = LOOPBACK if is_loopback(host) else None
     app = create_app(searcher, token=token, hosts=hosts, limits=limits)
     with listening(host, port) as listener:
@@ -49,6 +48,21 @@ def serve_index(
         announce(page_address(host, listener.getsockname()[1], token))
         with _quiet_signals():
             server.run(sockets=[listener])
+
+
+def check_listening(host: str, port: int, token: str | None) -> None:
+    """Notice what would keep the server from starting, before time is spent on anything else."""
+    require("uvicorn", "serve")
+    require("fastapi", "serve")
+    require("python_multipart", "serve")
+    _check_token(token)
+    with listening(host, port):
+        pass
+
+
+def _check_token(token: str | None) -> None:
+    if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
+        raise ConfigError("a token is printable ASCII without blanks", fix="use letters and digits")
 
 
 def is_loopback(host: str) -> bool:

@@ -64,6 +64,7 @@ INFO = whole(
     captions={"type": "integer"},
     model={"type": "string"},
     columns={"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
+    numbers={"type": "array", "items": {"type": "string"}, "description": "columns to compare with numbers"},
     has_places={"type": "boolean", "description": "whether a box can find anything"},
     has_times={"type": "boolean", "description": "whether start and stop can find anything"},
     limits={"type": "object", "additionalProperties": {"type": "integer"}},
@@ -96,7 +97,7 @@ def flat_fields(limits: Limits) -> Schema:
         "where": {
             "type": "array",
             "items": {"type": "string", "maxLength": 2 * LONGEST_NAME},
-            "description": "COLUMN=VALUE; values of one column are alternatives",
+            "description": "COLUMN=VALUE, alternatives if of one column; COLUMN<NUMBER, also <=, >, >=",
         },
     }
 
@@ -111,6 +112,12 @@ def search_body(limits: Limits) -> Schema:
             "start": {"type": "string"},
             "stop": {"type": "string"},
             "columns": {"type": "object", "additionalProperties": values},
+            "where": {
+                "type": "array",
+                "items": {"type": "string", "minLength": 1, "maxLength": LONGEST_NAME},
+                "maxItems": limits.filter_values,
+                "description": "COLUMN<NUMBER, also <=, >, >= and =; all must hold",
+            },
         },
         "additionalProperties": False,
     }

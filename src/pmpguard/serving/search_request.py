@@ -1,8 +1,8 @@
 """What a client may ask, checked field by field.
 
 JSON bodies nest their filters; addresses and forms are flat, with the same names: `box=W,S,E,N`, `start`,
-`stop`, and `where=COLUMN=VALUE` as often as needed. Both become one `SearchRequest`, or a refusal that names
-the field.
+`stop`, and `where=COLUMN=VALUE` or `where=COLUMN<NUMBER` as often as needed. Both become one `SearchRequest`,
+or a refusal that names the field.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from pmpguard.errors import ConfigError
+from pmpguard.search.filters import parse_condition
 from pmpguard.search.footprints import Box, checked_box, parse_time_range
-from pmpguard.search.query import NO_FILTERS, Filters, Kind
+from pmpguard.search.query import NO_FILTERS, Condition, Filters, Kind
 from pmpguard.serving.limits import Limits
 from pmpguard.serving.refusals import Refusal
 
 FIELDS = ("text", "like", "kind", "k", "shortlist", "text_weight", "filters")
-FILTER_FIELDS = ("box", "start", "stop", "columns")
+FILTER_FIELDS = ("box", "start", "stop", "columns", "where")
 FLAT_FIELDS = ("text", "like", "kind", "k", "shortlist", "text_weight", "box", "start", "stop", "where")
 LONGEST_NAME = 500  # characters of an id, a column's name or one of its values
 
@@ -46,6 +47,7 @@ def unflatten(pairs: Iterable[tuple[str, str]]) -> dict[str, object]:
     body: dict[str, object] = {}
     filters: dict[str, object] = {}
     columns: dict[str, list[str]] = {}
+    where: list[str] = []
     for name, value in pairs:
         if name not in FLAT_FIELDS:
             raise wrong(name, "is not known", f"use one of {', '.join(FLAT_FIELDS)}")
@@ -56,10 +58,11 @@ def unflatten(pairs: Iterable[tuple[str, str]]) -> dict[str, object]:
         if name != "where" and (name in body or name in filters):
             raise wrong(name, "is given twice", "give it once")
         if name == "where":
-            column, equals, wanted = value.partition("=")
-            if not equals:
-                raise wrong(name, f"is {shown(value)}", "write where=COLUMN=VALUE")
-            columns.setdefault(column, []).append(wanted)
+            condition = _condition(value)
+            if condition.comparison == "=":  # values of one column are alternatives
+                columns.setdefault(condition.column, []).extend(condition.values)
+            else:
+                where.append(value)
         elif name == "box":
             filters[name] = [_number(name, part, float) for part in value.split(",")]
         elif name in ("start", "stop"):
@@ -70,6 +73,8 @@ def unflatten(pairs: Iterable[tuple[str, str]]) -> dict[str, object]:
             body[name] = _number(name, value, float) if name == "text_weight" else value
     if columns:
         filters["columns"] = columns
+    if where:
+        filters["where"] = where
     if filters:
         body["filters"] = filters
     return body
@@ -184,7 +189,8 @@ def _filters(value: object, limits: Limits) -> Filters:
         parse_time_range(start, stop)
     except ConfigError as error:
         raise Refusal(422, error.message, fix=error.fix) from error
-    return Filters(box, start, stop, _columns(fields.get("columns") or {}, limits))
+    columns = _columns(fields.get("columns") or {}, limits)
+    return Filters(box, start, stop, columns, _where(fields.get("where") or [], limits))
 
 
 def _box(value: object) -> Box:
@@ -210,6 +216,21 @@ def _columns(value: object, limits: Limits) -> dict[str, tuple[str, ...]]:
             raise wrong(f"column {shown(name)}", f"is {shown(values)}", fix)
         chosen[name_field("column", name)] = tuple(name_field("column", wanted) for wanted in values)
     return chosen
+
+
+def _where(value: object, limits: Limits) -> tuple[Condition, ...]:
+    """Further conditions, each as a text."""
+    if not isinstance(value, list) or len(value) > limits.filter_values:
+        fix = f"give a list of at most {limits.filter_values} conditions, such as cloud_cover<20"
+        raise wrong("where", f"is {shown(value)}", fix)
+    return tuple(_condition(name_field("where", text)) for text in value)
+
+
+def _condition(text: str) -> Condition:
+    try:
+        return parse_condition(text)
+    except ConfigError as error:
+        raise wrong("where", f"is {shown(text)}", error.fix) from error
 
 
 def _number(field: str, text: str, kind: type[int] | type[float]) -> int | float:

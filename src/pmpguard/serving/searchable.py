@@ -39,6 +39,9 @@ class Searchable(Protocol):
     def columns(self) -> Mapping[str, tuple[str, ...]]: ...
 
     @property
+    def number_columns(self) -> Sequence[str]: ...
+
+    @property
     def has_places(self) -> bool: ...
 
     @property

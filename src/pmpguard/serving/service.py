@@ -132,6 +132,7 @@ class Service:
             "captions": searcher.caption_count,
             "model": searcher.model_name,
             "columns": {name: list(values) for name, values in searcher.columns.items()},
+            "numbers": list(searcher.number_columns),
             "has_places": searcher.has_places,
             "has_times": searcher.has_times,
             "limits": {

@@ -250,6 +250,8 @@ def train(
         method.retriever.load_state_dict(best)
         if world.is_main:
             method.retriever.save(run / "model")
+        if any_rank(interrupted(), device, world):  # during the last look at the validation split
+            raise Interrupted(f"stopped after the training was finished; its model is in {run / 'model'}")
         barrier(world)
     trained_pairs = (steps - first_step) * config.batch_size * accumulate
     return TrainResult(

@@ -54,6 +54,9 @@ function proposalsOf(row) {
   return found.sort((a, b) => b.p - a.p);
 }
 
+/** Whether a proposal is likely enough to be taken without a look, as `pmpguard clean` would. */
+const isSureEnough = (proposal) => proposal.p >= audit.proposals.sureEnough;
+
 /** The share of pairs whose value is lower than this one's, in [0, 1]. */
 function shareBelow(part, value) {
   part.sorted ??= part.values.filter((number) => !Number.isNaN(number)).sort();

@@ -61,6 +61,7 @@ function showProposals(row) {
     setMeter(meter, proposal.p, false);
     const line = make("span", "source");
     line.append(meter, make("span", "p", percent(proposal.p)), make("span", "from", `from ${proposal.source}`));
+    if (!isSureEnough(proposal)) line.append(make("span", "unsure", "unlikely"));
     fill(button, make("kbd", "", index < 9 ? String(index + 1) : "·"), caption, line);
     const item = make("li");
     item.append(button);

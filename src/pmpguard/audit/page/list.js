@@ -72,10 +72,10 @@ function fillRow(element, position) {
   fillDecision(element, row);
 }
 
-/** The row's last line: what was decided, else the best proposal. */
+/** The row's last line: what was decided, else the best proposal if it is likely enough. */
 function fillDecision(element, row) {
   const decision = decisionOf(row);
-  const best = proposalsOf(row)[0];
+  const best = proposalsOf(row).find(isSureEnough);
   const chip = element.querySelector(".chip");
   chip.textContent = decision ? ACTIONS[decision.action] : "";
   chip.dataset.action = decision?.action ?? "";

@@ -219,6 +219,14 @@ function figure(name, value, note = "") {
   return element;
 }
 
+/** null is what nobody looked at. */
+function readability(unreadable) {
+  if (unreadable === null) return "not looked at";
+  return unreadable > 0 ? `${count(unreadable)} unreadable` : "all readable";
+}
+
+const copies = (images) => (images === null ? "pictures not looked at" : several(images, "picture"));
+
 function showSummary() {
   const {summary} = audit;
   const about = [summary.model && `judged by ${summary.model}`, summary.dataset && `dataset ${summary.dataset.slice(0, 12)}`];
@@ -227,9 +235,10 @@ function showSummary() {
   fill(byId("figures"),
     figure("Estimated wrong", summary.rate === null ? "not known" : percent(summary.rate, 1), interval && `95 %: ${interval}`),
     figure("Flagged", count(summary.flagged), `of ${count(summary.pairs)} pairs`),
-    figure("Pictures", count(summary.images), summary.unreadable ? `${count(summary.unreadable)} unreadable` : "all readable"),
-    figure("Duplicates", count(summary.duplicatePairs + summary.duplicateImages),
-      `${several(summary.duplicatePairs, "pair")}, ${several(summary.duplicateImages, "picture")}`));
+    figure("Pictures", count(summary.images), readability(summary.unreadable)),
+    figure("Duplicates", count(summary.duplicatePairs + (summary.duplicateImages ?? 0)),
+      `${several(summary.duplicatePairs, "pair")}, ${copies(summary.duplicateImages)}`));
+  byId("sure-enough").textContent = percent(audit.proposals.sureEnough);
   const notes = [];
   if (summary.warnings.length > 0) notes.push(note("Before you read the numbers", summary.warnings, true));
   if (summary.unreadable > 0) {

@@ -8,7 +8,7 @@ const MOST_PILLS = 12;
  * Build the form from what /info says and fill it from `query`; `onApply(changes)` gets the fields to change.
  * Areas and times are offered where the index has any, or the address asks for one.
  */
-export function showFilters({ columns, captions, limits, has_places, has_times }, query, onApply) {
+export function showFilters({ columns, captions, limits, numbers, has_places, has_times }, query, onApply) {
   const form = byId("filters");
   const shown = Object.entries(columns).filter(([, values]) => values.length !== 1);
   const kind = select("kind", [["image", "pictures"], ["caption", "captions"]], query.kind || "image");
@@ -21,10 +21,13 @@ export function showFilters({ columns, captions, limits, has_places, has_times }
   const times = ["start", "stop"].map((name) =>
     make("input", { type: "date", name, value: query[name].slice(0, 10), "aria-label": name === "start" ? "from" : "until" }),
   );
+  const compared = query.where.filter((condition) => /^[^=<>]+[<>]/.test(condition));
+  const comparisons = make("input", { type: "text", name: "comparisons", value: compared.join(", "), placeholder: `${numbers[0]} >= 0.5`, title: `Of ${numbers.join(", ")}`, "aria-label": "conditions on numbers" });
   form.replaceChildren(
     captions > 0 ? group("Find", kind) : "",
     group("Results", k),
     ...shown.map(([name, values]) => group(name, ...choices(name, values, query.where))),
+    numbers.length > 0 || compared.length > 0 ? group("Numbers", comparisons) : "",
     has_places || query.box !== "" ? group("Area, degrees", make("div", { class: "degrees" }, ...degrees)) : "",
     has_times || query.start + query.stop !== "" ? group("Time", make("div", { class: "times" }, times[0], make("span", {}, "to"), times[1])) : "",
     make(
@@ -47,7 +50,7 @@ export function showFilters({ columns, captions, limits, has_places, has_times }
     onApply({
       kind: kind.value,
       k: k.value,
-      where: [...form.querySelectorAll("[data-column]")].flatMap(chosen),
+      where: [...[...form.querySelectorAll("[data-column]")].flatMap(chosen), ...written(comparisons)],
       box: given.length === 4 ? degrees.map((input) => input.value).join(",") : "",
       start: times[0].value,
       stop: times[1].value,
@@ -81,6 +84,11 @@ function choices(column, values, where) {
   const list = make("select", { multiple: true, size: 4, data: { column }, "aria-label": column });
   list.append(...values.map((value) => make("option", { value, selected: isChosen(value) }, value)));
   return [list];
+}
+
+/** Conditions such as "cloud_cover<20, valid>=0.5". */
+function written(control) {
+  return control.value.split(",").map((condition) => condition.trim()).filter((condition) => condition !== "");
 }
 
 function chosen(control) {
