@@ -61,6 +61,16 @@ def test_training_leaves_a_whole_run_and_continues_when_called_again(
     assert (trained / "metrics.jsonl").read_bytes() == before  # nothing was left to do
 
 
+def test_the_recipe_for_a_first_model_is_read(tmp_path: Path, world: Path) -> None:
+    recipe = Path(__file__).parents[2] / "recipes" / "train" / "frozen-light.yaml"
+    tiny = {"vision": "tiny", "text": "tiny", "dim": "16", "image_size": "64"}
+    changes = [word for name, value in tiny.items() for word in (f"--train.model.{name}", value)]
+    words = ["train", str(tmp_path / "run"), "--dataset", str(world), "--config", str(recipe), *changes]
+    assert main([*words, "--train.epochs", "1", "--train.device", "cpu"]) == 0
+    kept = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert kept["model"]["vision_options"]["frozen"] and not kept["settings"]["cga"]
+
+
 def test_the_text_says_how_good_model_and_catching_are(
     trained: Path, world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
