@@ -14,7 +14,7 @@ from pmpguard.audit.judging import (
     unknown_words,
     word_region_measure,
 )
-from pmpguard.audit.proposals import propose_for_rows, with_prior
+from pmpguard.audit.proposals import picked_probability, propose_for_rows
 from pmpguard.data.images import load_pair_image
 from pmpguard.data.scenes import scene_world, write_world
 from pmpguard.model.encoded import Encoded
@@ -68,7 +68,7 @@ def propose(judged, rows, count):
     return propose_for_rows(
         unit_rows(pairs.images, "images"), unit_rows(pairs.captions, "captions"),
         torch.from_numpy(pairs.image_of), torch.arange(480), evidence, audit.judge, rows, count,
-        match_rate=1 - audit.verdicts.mismatch_rate,
+        labelled=audit.verdicts.p_match, match_rate=1 - audit.verdicts.mismatch_rate,
     )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_a_proposal_is_judged_as_if_it_were_the_label(judged):
         for caption, p_match in zip(found.captions[place], found.p_match[place], strict=True):
             numbers = [torch.tensor([int(value)]) for value in (caption, pairs.image_of[row], row)]
             as_label = audit.judge(evidence.measure(*numbers))
-            wanted = with_prior(as_label, 1 - audit.verdicts.mismatch_rate, 480 / 120 / 480)
+            wanted = picked_probability(as_label, audit.verdicts.p_match, 1 - audit.verdicts.mismatch_rate)
             assert wanted[0] == pytest.approx(p_match, abs=1e-6)
 
 

@@ -228,8 +228,8 @@ def test_unlikely_proposals_are_called_so(open_page, tmp_path):
     """Those that `pmpguard clean` would not take by itself are in the detail, not in the list."""
     rows = [
         AuditRow(f"p{number}", f"{number}.png", f"a pond {number}", "train", "", 0.1, True, number + 1,
-                 proposals=(Proposal(f"a lake {number}", p, "x"), Proposal("a hill", 0.19, "y")))
-        for number, p in enumerate((0.2, 0.199))
+                 proposals=(Proposal(f"a lake {number}", p, "x"), Proposal("a hill", 0.49, "y")))
+        for number, p in enumerate((0.5, 0.499))
     ]  # fmt: skip
     page = open_page(
         write_report(tmp_path, rows, AuditSummary(2, 2, 2, 1.0, None, 0, 0, dataset=FINGERPRINT), grey)
@@ -239,7 +239,7 @@ def test_unlikely_proposals_are_called_so(open_page, tmp_path):
     assert page.locator(".proposal").count() == 2 and unlikely.count() == 1
     assert "a hill" in unlikely.inner_text()
     press(page, "?")
-    assert "under 20 % it is called unlikely" in text(page, "#help")
+    assert "under 50 % it is called unlikely" in text(page, "#help")
 
 
 def large_audit(count: int) -> tuple[list[AuditRow], AuditSummary]:

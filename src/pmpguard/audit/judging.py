@@ -202,9 +202,10 @@ def _proposals(
     """By place in the part; the words of the first proposal are judged, too."""
     if not count:
         return {}
+    verdicts = audit.verdicts
     proposed = propose_for_rows(
         part.images, part.captions, part.image_of, part.caption_of, part.evidence, audit.judge,
-        flagged, count, match_rate=1 - audit.verdicts.mismatch_rate,
+        flagged, count, labelled=verdicts.p_match, match_rate=1 - verdicts.mismatch_rate,
     )  # fmt: skip
     found = {}
     image_of = part.image_of.cpu().numpy()

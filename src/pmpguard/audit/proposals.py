@@ -16,6 +16,8 @@ from pmpguard.catching.evidence import pooled_statistics
 from pmpguard.catching.rematch import propose_captions, standardised_cosines, without_labelled
 
 SHORTLIST = 16  # best by score; all evidence is then weighed on these
+PLAIN = 0.75  # quantile of the evidence of labelled pairs that speaks as plainly for a match as any can
+SUREST = 0.99
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,15 @@ def propose_for_rows(
     judge: Callable[[Array], Array],
     rows: npt.NDArray[np.int64],
     count: int,
+    labelled: Array,
     match_rate: float,
 ) -> ProposedCaptions:
     """The `count` captions that would most probably match the pictures of `rows` (F,).
 
     images (I, d) and captions (C, d) are unit vectors, image_of and caption_of (N,) the labelled pairs. A
     caption takes the row's place and is judged as if it were the label, siblings and all; captions the
-    picture carries already are not proposed. A label is right more often than not, a caption picked from the
-    whole collection hardly ever: of `match_rate`, the share of labels that match, is made the chance of one
-    that a picture's captions have among all.
+    picture carries already are not proposed. `labelled` (N,) are the probabilities of the labelled pairs and
+    `match_rate` the share of them that matches: see `picked_probability`.
     """
     if not len(rows):
         return ProposedCaptions(np.empty((0, count), np.int64), np.empty((0, count)))
@@ -63,8 +65,7 @@ def propose_for_rows(
         torch.from_numpy(rows).to(device).repeat_interleave(shortlist),
     )  # (F * s, K)
     chosen = candidates.cpu().numpy()
-    by_chance = min(0.5, len(caption_of) / len(images) / len(captions))
-    p_match = with_prior(judge(parts), match_rate, by_chance).reshape(chosen.shape)
+    p_match = picked_probability(judge(parts), labelled, match_rate).reshape(chosen.shape)
     p_match[chosen < 0] = -1.0
     order = np.argsort(-p_match, axis=1, kind="stable")[:, :count]  # equal ones stay in order of their scores
     return ProposedCaptions(
@@ -72,12 +73,27 @@ def propose_for_rows(
     )
 
 
-def with_prior(p_match: Array, before: float, after: float) -> Array:
-    """Posterior probabilities under another prior than they were computed with.
+def picked_probability(p_match: Array, labelled: Array, match_rate: float) -> Array:
+    """Of pairs picked from the whole collection, given what they would have as labels.
 
-    >>> with_prior(np.array([0.9, 1.0]), before=0.5, after=0.1).round(3).tolist()
-    [0.5, 1.0]
+    A label matches with probability `match_rate` before any evidence, a caption of the collection with a far
+    smaller one, a. Wrong pairs for comparison are drawn at random, so a share a of them matches too, and no
+    evidence is more than 1 / a times as frequent among matches as among them. Plain matches come close to
+    that: a is read off the labelled pairs (N,).
+
+    >>> labels = np.array([0.99] * 8 + [0.02] * 2)
+    >>> picked_probability(np.array([0.99, 0.9, 0.5]), labels, 0.8).round(3).tolist()
+    [0.99, 0.091, 0.01]
     """
-    before = float(np.clip(before, 1e-3, 1 - 1e-3))
-    factor = (after / (1 - after)) * ((1 - before) / before)
-    return factor * p_match / (factor * p_match + 1 - p_match)
+    ratios = likelihood_ratio(labelled, match_rate)
+    plain = ratios[ratios > 1]
+    if not len(plain):
+        return np.zeros_like(p_match)
+    return np.minimum(SUREST, likelihood_ratio(p_match, match_rate) / np.quantile(plain, PLAIN))
+
+
+def likelihood_ratio(p_match: Array, match_rate: float) -> Array:
+    """How much more frequent the evidence is among matches than among random pairs."""
+    rate = float(np.clip(match_rate, 1e-6, 1 - 1e-6))
+    p = np.clip(p_match, 1e-9, 1 - 1e-9)
+    return np.asarray(p / (1 - p) * (1 - rate) / rate)

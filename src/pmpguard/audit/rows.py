@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-SURE_ENOUGH = 0.2  # p(match) of a proposal worth naming: picked from a whole collection, few exceed a half
+SURE_ENOUGH = 0.5  # p(match) of a proposal worth naming
 
 
 @dataclass(frozen=True)
