@@ -292,15 +292,15 @@ def test_one_threshold_for_proposals_everywhere(tmp_path):
         AuditRow(pair, f"{pair}.png", caption, "train", "", 0.01, True, rank, proposals=(offer,))
         for rank, (pair, caption, offer) in enumerate(
             [
-                ("a", "wrong one", Proposal("a lake", 0.21, "b")),
-                ("b", "wrong two", Proposal("a hill", 0.19, "a")),
+                ("a", "wrong one", Proposal("a lake", 0.51, "b")),
+                ("b", "wrong two", Proposal("a hill", 0.49, "a")),
             ],
             1,
         )
     ]
     summary = AuditSummary(2, 2, 2, 1.0, None, 0, 0)
     said = AuditReport(tmp_path, AuditOutcome(rows, summary, {}, tmp_path / "index.html")).as_text()
-    assert "better (0.21): 'a lake'" in said and "a hill" not in said
+    assert "better (0.51): 'a lake'" in said and "a hill" not in said
     assert clean_pairs(table, rows, "rematch").table.captions == ["a lake"]
 
 
