@@ -96,6 +96,7 @@ def main() -> None:
         "mismatch_rate": summary.mismatch_rate,
         "mismatch_interval": summary.mismatch_interval,
         "flagged": summary.flagged,
+        "duplicate_pairs": summary.duplicate_pairs,
         "reading": {verdict: found[verdict] for verdict in VERDICTS} if verdicts else None,
         "most_suspicious": [listed(row, verdicts.get(row.rank)) for row in rows],
     }
