@@ -1,11 +1,13 @@
 """The most suspicious pairs of a dataset as published, as a picture to look at and as a list.
 
     pmpguard audit DATASET --out REPORT
-    python benchmarks/audit_natural.py REPORT --name NAME [--count 50]
+    python benchmarks/audit_natural.py REPORT --name NAME [--count 50] [--words A B --outside CLASS]
 
 Writes results/audit_natural_NAME.json and docs/images/natural-NAME.jpg. A person then looks at each pair and
 writes results/audit_natural_NAME_reading.csv (`rank,verdict,note`; verdict wrong, doubtful or right); with it
-there, the file also says how many of the listed pairs are really wrong.
+there, the file also says how many of the listed pairs are really wrong. What a reading suggests can be
+followed up: `--words` counts the captions with one of these words on pictures outside a class, and says
+where the audit had ranked each of those pictures.
 """
 
 from __future__ import annotations
@@ -63,6 +65,18 @@ def read_verdicts(path: Path, rows: list[AuditRow]) -> dict[int, dict[str, str]]
     return found
 
 
+def followed_up(rows: list[AuditRow], words: list[str], label: str) -> dict[str, Any]:
+    """Captions with one of the words on pictures of other classes, and the best rank of each picture."""
+    best: dict[str, int] = {}
+    found = [row for row in rows if row.label != label and set(words) & set(row.caption.split())]
+    for row in found:
+        best[row.image] = min(row.rank, best.get(row.image, row.rank))
+    return {
+        "words": words, "outside": label, "pictures": len(best), "captions": len(found),
+        "best_rank_by_picture": dict(sorted(best.items(), key=lambda item: item[1])),
+    }  # fmt: skip
+
+
 def listed(row: AuditRow, verdict: dict[str, str] | None) -> dict[str, Any]:
     best = row.proposals[0].caption if row.proposals else None
     wrong = [row.caption[word.start : word.stop] for word in row.words if word.wrong]
@@ -81,9 +95,12 @@ def main() -> None:
     parser.add_argument("report", type=Path)
     parser.add_argument("--name", required=True, help="of the dataset, for the files")
     parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--words", nargs="+", help="to follow up in all captions")
+    parser.add_argument("--outside", default="", help="the class these words belong to")
     options = parser.parse_args()
     table, summary = read_pairs(options.report / PAIRS), read_summary(options.report / SUMMARY)
-    rows = sorted(read_issues(options.report / ISSUES), key=lambda row: row.rank)[: options.count]
+    judged = sorted(read_issues(options.report / ISSUES), key=lambda row: row.rank)
+    rows = judged[: options.count]
     name = options.name
     verdicts = read_verdicts(RESULTS / f"audit_natural_{name}_reading.csv", rows)
     draw_sheet(table, rows, DOCS / f"natural-{name}.jpg")
@@ -97,7 +114,9 @@ def main() -> None:
         "mismatch_interval": summary.mismatch_interval,
         "flagged": summary.flagged,
         "duplicate_pairs": summary.duplicate_pairs,
+        "warnings": summary.warnings,
         "reading": {verdict: found[verdict] for verdict in VERDICTS} if verdicts else None,
+        "followed_up": followed_up(judged, options.words, options.outside) if options.words else None,
         "most_suspicious": [listed(row, verdicts.get(row.rank)) for row in rows],
     }
     record(RESULTS / f"audit_natural_{name}.json", row, "cpu", started)

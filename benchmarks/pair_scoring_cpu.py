@@ -30,7 +30,6 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -41,6 +40,7 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu, normalize
 
 from pmpguard.model.awareness_attention import awareness_scores
+from pmpguard.model.cores import on_every_core
 from pmpguard.model.cross_gated_attention import CrossGatedAttention
 from pmpguard.model.cross_gated_native import compiled, native_gated_cosines
 from pmpguard.model.encoded import Encoded
@@ -116,20 +116,6 @@ def one_after_another(score: Callable[[int], Tensor], captions: Sequence[int]) -
     return [score(caption) for caption in captions]
 
 
-def one_caption_per_thread(score: Callable[[int], Tensor], captions: Sequence[int]) -> list[Tensor]:
-    def without_gradient(caption: int) -> Tensor:
-        with torch.no_grad():
-            return score(caption)
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(without_gradient, captions))
-    finally:
-        torch.set_num_threads(threads)
-
-
 def awareness_rows(texts: Encoded, images: Encoded, parts: int, sample: int) -> dict[str, Any]:
     """Seconds of both sides for all captions, the ratio, and how the results compare."""
     by_length = texts.mask.sum(1).argsort(stable=True)  # (T,)
@@ -153,7 +139,7 @@ def awareness_rows(texts: Encoded, images: Encoded, parts: int, sample: int) -> 
         scale = len(rows) / len(captions)
         took, scores = timed(partial(one_after_another, loop, captions))
         with_torch_threads.append(Took(took.wall * scale, took.cpu * scale))
-        took, _ = timed(partial(one_caption_per_thread, loop, captions))
+        took, _ = timed(partial(on_every_core, loop, captions))
         per_thread.append(Took(took.wall * scale, took.cpu * scale))
         sampled += captions
         slow_scores += scores

@@ -31,8 +31,7 @@ from pmpguard.model.awareness_attention import (
     awareness_scores,
 )
 from pmpguard.model.caption_blocks import CaptionRows, packed_rows, padded_rows
-from pmpguard.model.packed_gradient import HIGHEST_SHARPNESS as HIGHEST_PACKED_SHARPNESS
-from pmpguard.model.packed_gradient import packed_awareness_with_gradient
+from pmpguard.model.packed_gradient import HIGHEST_GRADIENT_SHARPNESS, packed_awareness_with_gradient
 from pmpguard.model.packed_scoring import HIGHEST_SHARPNESS
 
 MOST_FRAGMENTS = 128
@@ -119,7 +118,7 @@ def fits_packing(
         and words.shape[:2] == word_mask.shape
         and words.shape[-1] == regions.shape[-1]
         and min(*words.shape, *regions.shape) > 0
-        and sharpness <= HIGHEST_PACKED_SHARPNESS
+        and sharpness <= HIGHEST_GRADIENT_SHARPNESS
         and (region_mask is None or (region_mask.shape == regions.shape[:2] and bool(region_mask.all())))
     )
 

@@ -27,7 +27,8 @@ from pmpguard.model.packed_scoring import (
     caption_blocks,
 )
 
-HIGHEST_SHARPNESS = 20.0  # exp(-2 * sharpness), divided by the square of a number of regions, is a float32
+# exp(-2 * sharpness), divided by the square of a number of regions, is a float32 up to here
+HIGHEST_GRADIENT_SHARPNESS = 20.0
 GRADIENT_BYTES = 1 << 28  # of gradients by cosines that are held at once
 
 
