@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,15 @@ def main(run: Path, kill_at: int) -> None:
         original(self, batches, epoch, number, factor)
 
     loop.StepRunner.step = step  # type: ignore[method-assign]
+    look = loop.latest_checkpoint
+
+    def look_late(run: Path) -> Path | None:
+        """A slow rank 1: the other must not have written a checkpoint by then that this one goes on from."""
+        if os.environ["RANK"] == "1":
+            time.sleep(2)
+        return look(run)
+
+    loop.latest_checkpoint = look_late
     config = small_config(batch_size=30, checkpoint_every=2)
     with joined_processes("cpu", timeout_s=120) as world:
         assert world.size == 2

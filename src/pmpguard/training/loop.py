@@ -170,6 +170,7 @@ def train(
         run.mkdir(parents=True, exist_ok=True)
         write_json(run / "config.json", to_dict(config))
         write_environment(run, device)
+    barrier(world)  # all have seen the same checkpoints before one of them writes the next
     runner = StepRunner(method, optimiser, averaged, config, device, world)
     runner.sums, runner.counted = {name: value.to(device) for name, value in sums.items()}, position.counted
 
