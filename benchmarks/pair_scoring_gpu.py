@@ -6,12 +6,15 @@ Awareness attention and cross-gated attention, each
   formulas ask for (padding not counted) and their share of a bf16 matrix product measured in the same run;
 * agreement with float64 on the same (rounded) vectors: largest error, and how many captions and images have
   the same ten best in both;
-* forward and backward of a training batch: milliseconds and peak extra memory of both sides.
+* forward and backward of training batches of one caption per image, in float32 as training gives them:
+  milliseconds and peak extra memory of both sides;
+* other numbers of regions and sizes of vectors: whether the kernel takes them, milliseconds, error.
 
-Vectors are planted, or come from a safetensors file with `words` (T, m, d), `word_mask` (T, m) and `regions`
-(I, n, d). `--sweep` times other launches of the kernels as well.
+Vectors are planted; `--features` adds the agreement on vectors of a trained model, an .npz of int8 `words`
+(W, d) of all captions one after the other, `lengths` (T,) and `regions` (I, n, d), which are normalised here.
+`--sweep` times other launches of the kernels as well, until `--seconds` are over.
 
-    python benchmarks/pair_scoring_gpu.py
+    python benchmarks/pair_scoring_gpu.py --features trained.npz --sweep --seconds 110
 """
 
 from __future__ import annotations
@@ -19,89 +22,89 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
-import subprocess
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from gpu_timing import DEVICE, extra_gigabytes, matrix_peak, milliseconds
+from pair_scoring_sweep import (
+    BOUNDARY,
+    Score,
+    backward_sweep,
+    forward_sweep,
+    fused_awareness,
+    gated_backward_sweep,
+    gated_sweep,
+    training_step,
+)
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.model import awareness_fused, cross_gated_fused
-from pmpguard.model.awareness_attention import SHARPNESS, awareness_scores
-from pmpguard.model.awareness_fused import awareness_scores_fused, forward_scores, prepare
+from pmpguard.model.awareness_attention import awareness_scores
+from pmpguard.model.awareness_fused import PRODUCT_DTYPE, fits_kernel
 from pmpguard.model.cross_gated_attention import CrossGatedAttention
-from pmpguard.model.cross_gated_fused import gated_cosines_fused
+from pmpguard.model.cross_gated_fused import fits_gated_kernel, gated_cosines_fused
 from pmpguard.model.encoded import Encoded
-from pmpguard.model.pair_scoring import all_pairs, all_pairs_with_gradient, awareness_floats, gated_floats
+from pmpguard.model.pair_scoring import (
+    all_pairs,
+    awareness_all_pairs,
+    awareness_floats,
+    gated_all_pairs,
+    gated_floats,
+)
+from pmpguard.training.tracking import current_commit, describe_hardware
 
 REGIONS, LONGEST, DIM, CAPTIONS_PER_IMAGE = 49, 24, 512, 5
-BOUNDARY = 0.1
 CHUNK_BYTES = 1 << 32
-TRAINING_CHUNK = 256
-GATED_TRAINING_CHUNK = 64
-
-FORWARD_LAUNCHES: list[dict[str, Any]] = [
-    {"warps": 4},
-    {"warps": 4, "registers": 168},
-    {"warps": 4, "registers": 168, "stages": 2},
-    {"warps": 4, "registers": 168, "stages": 4},
-    {"warps": 4, "registers": 128},
-    {"warps": 8, "registers": 128},
-]
-LARGER_LAUNCHES: list[dict[str, Any]] = [
-    {"rows": 128, "step": 64, "warps": 8},
-    {"rows": 128, "step": 64, "warps": 8, "registers": 128},
-    {"rows": 128, "step": 128, "warps": 8, "stages": 2},
-    {"rows": 64, "step": 128, "warps": 4, "stages": 2},
-    {"rows": 64, "step": 128, "warps": 4, "stages": 2, "registers": 168},
-]
-BACKWARD_LAUNCHES: list[dict[str, Any]] = [
-    {"warps": 4},
-    {"warps": 8},
-    {"warps": 4, "stages": 2},
-    {"warps": 4, "registers": 168},
-]
-GATED_LAUNCHES: list[dict[str, int]] = [
-    {"num_warps": 4, "num_stages": 1},
-    {"num_warps": 4, "num_stages": 2},
-    {"num_warps": 4, "num_stages": 3},
-    {"num_warps": 4, "num_stages": 2, "maxnreg": 168},
-    {"num_warps": 8, "num_stages": 2},
-]
-CAPTIONS_PER_PROGRAM = ({16: 4, 32: 2, 64: 1}, {16: 2, 32: 1, 64: 1}, {16: 1, 32: 1, 64: 1})
-
-Score = Callable[[Encoded, Encoded], Tensor]
+HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16  # what Triton's interpreter can multiply
+OTHER_SIZES = ((49, 256), (49, 1024), (64, 768), (197, 768), (257, 1024))  # regions, numbers of a vector
 
 
-def planted(images: int, seed: int) -> tuple[Encoded, Encoded]:
+class Work(NamedTuple):
+    """One way of scoring pairs: both sides and the reference, and what it costs."""
+
+    name: str
+    plain: Score
+    fused: Score
+    exact: Score  # takes float64
+    training: Score  # the fused side with gradients
+    floats: Callable[[Encoded, Encoded], int]  # intermediate numbers per pair of the plain side
+    products: int  # multiply-adds of d numbers for each word and region
+    weights: Sequence[Tensor]
+    chunk: int  # captions and images that the plain side trains with at once
+    checked: int  # every so many captions, and images, are compared with float64
+
+
+def planted(images: int, seed: int, regions_each: int = REGIONS, dim: int = DIM) -> tuple[Encoded, Encoded]:
     """Captions whose words resemble regions of their own image, among images that share topics."""
     generator = torch.Generator().manual_seed(seed)
 
     def noise(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator) / math.sqrt(DIM)
+        return torch.randn(*shape, generator=generator) / math.sqrt(dim)
 
-    topics = noise(30, DIM)
-    topic = torch.randint(30, (images, REGIONS), generator=generator)
-    regions = normalize(0.7 * topics[topic] + noise(images, REGIONS, DIM), dim=-1)  # (I, n, d)
+    topics = noise(30, dim)
+    topic = torch.randint(30, (images, regions_each), generator=generator)
+    regions = normalize(0.7 * topics[topic] + noise(images, regions_each, dim), dim=-1)  # (I, n, d)
     captions = images * CAPTIONS_PER_IMAGE
     image_of = torch.arange(captions) // CAPTIONS_PER_IMAGE
-    named = torch.randint(REGIONS, (captions, LONGEST), generator=generator)
-    words = 0.6 * regions[image_of[:, None], named] + noise(captions, LONGEST, DIM)  # (T, m, d)
+    named = torch.randint(regions_each, (captions, LONGEST), generator=generator)
+    words = 0.6 * regions[image_of[:, None], named] + noise(captions, LONGEST, dim)  # (T, m, d)
     lengths = (11 + 4 * torch.randn(captions, generator=generator)).round().clamp(3, LONGEST)
     return encoded(normalize(words, dim=-1), torch.arange(LONGEST) < lengths[:, None]), encoded(regions)
 
 
 def read_features(path: Path) -> tuple[Encoded, Encoded]:
-    from safetensors.torch import load_file
-
-    tensors = load_file(path)
-    return encoded(tensors["words"], tensors["word_mask"].bool()), encoded(tensors["regions"])
+    with np.load(path, allow_pickle=False) as stored:
+        words, lengths, regions = (torch.from_numpy(stored[key]) for key in ("words", "lengths", "regions"))
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (T, m)
+    fragments = torch.zeros(*mask.shape, words.shape[1])
+    fragments[mask] = normalize(words.float(), dim=-1)
+    return encoded(fragments, mask), encoded(normalize(regions.float(), dim=-1))
 
 
 def encoded(fragments: Tensor, mask: Tensor | None = None) -> Encoded:
@@ -110,43 +113,8 @@ def encoded(fragments: Tensor, mask: Tensor | None = None) -> Encoded:
     return Encoded(fragments[:, 0], fragments, mask)
 
 
-def milliseconds(work: Callable[[], Any], repeats: int = 7) -> float:
-    """Median on the device, after two runs to warm up."""
-    for _ in range(2):
-        work()
-    times = []
-    for _ in range(repeats):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        work()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return statistics.median(times)
-
-
-def extra_gigabytes(work: Callable[[], Any]) -> float:
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    work()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 1e9
-
-
-def matrix_peak(size: int = 8192) -> float:
-    """TFLOP/s of a large bf16 matrix product of random numbers."""
-    left, right = (torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    return 2 * size**3 / milliseconds(partial(torch.mm, left, right), 10) / 1e9
-
-
 def plain_awareness(texts: Encoded, images: Encoded) -> Tensor:
     return awareness_scores(texts.fragments, texts.mask, images.fragments, BOUNDARY)
-
-
-def fused_awareness(texts: Encoded, images: Encoded) -> Tensor:
-    return awareness_scores_fused(texts.fragments, texts.mask, images.fragments, BOUNDARY)
 
 
 def plain_gated(attention: CrossGatedAttention, texts: Encoded, images: Encoded) -> Tensor:
@@ -157,41 +125,64 @@ def fused_gated(attention: CrossGatedAttention, texts: Encoded, images: Encoded)
     return gated_cosines_fused(attention, texts.fragments, texts.mask, images.fragments)
 
 
-def agreement(scores: Tensor, exact: Tensor) -> dict[str, float]:
-    """Largest error, and the share of captions and of images with the same set of ten best."""
+def both_works(dim: int) -> list[Work]:
+    attention, exact_attention = (CrossGatedAttention(dim).to(DEVICE) for _ in range(2))
+    exact_attention.load_state_dict(attention.state_dict())
+    exact_attention.double()
+    gated, plain, exact = (
+        partial(side, weights)
+        for side, weights in (
+            (fused_gated, attention), (plain_gated, attention), (plain_gated, exact_attention)
+        )
+    )  # fmt: skip
+    training = partial(fused_awareness, product_dtype=PRODUCT_DTYPE)
+    return [
+        Work("awareness", plain_awareness, fused_awareness, plain_awareness, training, awareness_floats, 1,
+             [], chunk=256, checked=1),
+        Work("gated", plain, gated, exact, gated, gated_floats, 5, list(attention.parameters()),
+             chunk=64, checked=6),
+    ]  # fmt: skip
 
-    def same_ten(mine: Tensor, right: Tensor) -> float:
-        kept = min(10, mine.shape[1])
-        sets = [x.topk(kept, dim=1).indices.sort(1).values for x in (mine, right)]
-        return (sets[0] == sets[1]).all(1).float().mean().item()
 
+def chunked(work: Work, score: Score, texts: Encoded, images: Encoded, dtype: torch.dtype) -> Tensor:
+    floats = work.floats(texts, images)
+    if dtype == torch.float64:
+        texts, images, floats = texts.to(dtype=dtype), images.to(dtype=dtype), 2 * floats
+    return all_pairs(score, texts, images, budget_bytes=CHUNK_BYTES, floats_per_pair=floats, dtype=dtype)
+
+
+@torch.no_grad()
+def agreement(work: Work, score: Score, texts: Encoded, images: Encoded) -> dict[str, Any]:
+    """To float64: largest error, and the share of captions and of images with the same set of ten best."""
+
+    def compare(some_texts: Encoded, some_images: Encoded, across: int) -> tuple[float, Tensor]:
+        exact = chunked(work, work.exact, some_texts, some_images, torch.float64)
+        mine = score(some_texts, some_images).double()
+        sets = [
+            x.topk(min(10, x.shape[across]), dim=across).indices.sort(across).values for x in (mine, exact)
+        ]
+        return (mine - exact).abs().max().item(), (sets[0] == sets[1]).all(across)
+
+    chosen = slice(0, None, work.checked)
+    error, captions = compare(texts[chosen], images, 1)
+    other, pictures = compare(texts, images[chosen], 0)
     return {
-        "largest_error": (scores.double() - exact).abs().max().item(),
-        "captions_with_same_ten_best": same_ten(scores.double(), exact),
-        "images_with_same_ten_best": same_ten(scores.double().T, exact.T),
+        "largest_error": max(error, other),
+        "captions_with_same_ten_best": captions.double().mean().item(),
+        "captions_compared": len(captions),
+        "images_with_same_ten_best": pictures.double().mean().item(),
+        "images_compared": len(pictures),
     }
 
 
 @torch.no_grad()
-def forward_row(
-    plain: Score, fused: Score, exact: Score, texts: Encoded, images: Encoded, floats: int, products: int,
-    peak: float,
-) -> dict[str, Any]:  # fmt: skip
-    """Both sides over everything. `products` multiply-adds of d numbers for each word and region."""
-
-    def chunked(score: Score, dtype: torch.dtype = torch.float32) -> Tensor:
-        captions, pictures = texts, images
-        if dtype == torch.float64:
-            captions, pictures = texts.to(dtype=dtype), images.to(dtype=dtype)
-        return all_pairs(
-            score, captions, pictures, budget_bytes=CHUNK_BYTES, floats_per_pair=floats, dtype=dtype
-        )
-
+def forward_row(work: Work, texts: Encoded, images: Encoded, peak: float) -> dict[str, Any]:
+    """Both sides over everything."""
     words, dim = int(texts.mask.sum()), texts.fragments.shape[2]
-    operations = 2 * products * words * len(images) * images.fragments.shape[1] * dim
-    slow = milliseconds(partial(chunked, plain), 3)
-    fast = milliseconds(partial(fused, texts, images))
-    reference = chunked(exact, torch.float64)
+    operations = 2 * work.products * words * len(images) * images.fragments.shape[1] * dim
+    plain = partial(chunked, work, work.plain, texts, images, torch.float32)
+    fused = partial(work.fused, texts, images)
+    slow, fast = milliseconds(plain, 3, 4.0), milliseconds(fused)
     rate = operations / fast / 1e9
     return {
         "milliseconds": fast,
@@ -200,101 +191,43 @@ def forward_row(
         "teraflop": operations / 1e12,
         "teraflop_per_second": rate,
         "share_of_matrix_peak": rate / peak,
-        "extra_gigabytes": extra_gigabytes(partial(fused, texts, images)),
-        "to_float64": agreement(fused(texts, images), reference),
-        "chunked_torch_to_float64": agreement(chunked(plain), reference),
+        "extra_gigabytes": extra_gigabytes(fused),
+        "chunked_torch_extra_gigabytes": extra_gigabytes(plain),
     }
 
 
-def training_step(
-    score: Score, texts: Encoded, images: Encoded, weights: Sequence[Tensor], chunk: int | None = None
-) -> Callable[[], None]:
-    """Forward and backward of one batch; captions and images are leaves, their encoders not counted."""
-    words = texts.fragments.clone().requires_grad_()
-    regions = images.fragments.clone().requires_grad_()
-    incoming = torch.randn(len(texts), len(images), device=texts.mask.device)
-
-    def step() -> None:
-        batch = Encoded(texts.pooled, words, texts.mask), Encoded(images.pooled, regions, images.mask)
-        if chunk is None:
-            scores = score(*batch)
-        else:
-            scores = all_pairs_with_gradient(score, *batch, text_chunk=chunk, image_chunk=chunk)
-        torch.autograd.grad(scores, [words, regions, *weights], incoming)
-
-    return step
-
-
-def training_row(step: Callable[[], None]) -> dict[str, float]:
-    return {"milliseconds": milliseconds(step), "extra_gigabytes": extra_gigabytes(step)}
-
-
-@contextmanager
-def replaced(module: Any, **values: Any) -> Iterator[None]:
-    """Other constants of a module for a while."""
-    kept = {name: getattr(module, name) for name in values}
-    try:
-        for name, value in values.items():
-            setattr(module, name, value)
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(module, name, value)
-
-
-@torch.no_grad()
-def forward_sweep(texts: Encoded, images: Encoded) -> list[dict[str, Any]]:
-    """Kernel milliseconds, without packing and Gram matrices, of other launches."""
-    n = images.fragments.shape[1]
-    boundary = torch.full((), BOUNDARY, device=texts.mask.device)
-    rows = []
-    for options in (*FORWARD_LAUNCHES, *LARGER_LAUNCHES):
-        launch = awareness_fused.Launch(**{"rows": 64, "columns": 64, "step": 64, **options})
-        operands = prepare(texts.fragments, texts.mask, images.fragments, None, boundary, launch, packed=True)
-        for group in (4, 16, 64):
-            with replaced(awareness_fused, GROUP=group):
-                work = partial(forward_scores, operands, len(texts), n, SHARPNESS, launch)
-                rows.append({**options, "group": group, **attempt(work, 3)})
-    preparing = partial(
-        prepare, texts.fragments, texts.mask, images.fragments, None, boundary, launch, packed=True
-    )
-    rows.append({"only": "packing and Gram matrices", **attempt(preparing, 3)})
-    return rows
-
-
-def backward_sweep(texts: Encoded, images: Encoded) -> list[dict[str, Any]]:
-    """Milliseconds of a training batch, forward and backward, with other launches of the way back."""
-    rows = []
-    for options in BACKWARD_LAUNCHES:
-        for programs in (264, 528, 1056):
-            with replaced(awareness_fused, BACKWARD_LAUNCH=options, PROGRAMS=programs):
-                step = training_step(fused_awareness, texts, images, [])
-                rows.append({**options, "programs": programs, **attempt(step, 5)})
+def training_row(work: Work, texts: Encoded, images: Encoded) -> dict[str, Any]:
+    sides = {
+        "fused": training_step(work.training, texts, images, work.weights),
+        "chunked_torch": training_step(work.plain, texts, images, work.weights, work.chunk),
+    }
+    rows: dict[str, Any] = {
+        name: {"milliseconds": milliseconds(step, 5, 1.0), "extra_gigabytes": extra_gigabytes(step)}
+        for name, step in sides.items()
+    }
+    rows["ratio"] = rows["chunked_torch"]["milliseconds"] / rows["fused"]["milliseconds"]
     return rows
 
 
 @torch.no_grad()
-def gated_sweep(attention: CrossGatedAttention, texts: Encoded, images: Encoded) -> list[dict[str, Any]]:
-    rows = []
-    for launch in GATED_LAUNCHES:
-        for per_program in CAPTIONS_PER_PROGRAM:
-            with replaced(cross_gated_fused, FORWARD_LAUNCH=launch, CAPTIONS_PER_PROGRAM=per_program):
-                work = partial(fused_gated, attention, texts, images)
-                rows.append({**launch, "captions_per_program": per_program[16], **attempt(work, 3)})
-    return rows
-
-
-def attempt(work: Callable[[], Any], repeats: int) -> dict[str, Any]:
-    try:
-        return {"milliseconds": milliseconds(work, repeats)}
-    except Exception as error:  # a launch that does not fit is a result, too
-        return {"error": str(error)[:200]}
-
-
-def batch_of(texts: Encoded, images: Encoded, captions: int, pictures: int) -> tuple[Encoded, Encoded]:
-    """Of evenly spread captions, and images; on the device, bf16."""
-    step = max(1, len(texts) // captions)
-    return texts[slice(0, captions * step, step)], images[slice(0, pictures)]
+def size_row(regions: int, dim: int, count: int, seed: int) -> dict[str, Any]:
+    """The public functions on images with other numbers of regions, and vectors of other sizes."""
+    texts, images = (part.to(DEVICE, HALF) for part in planted(count, seed, regions, dim))
+    awareness, gated = both_works(dim)
+    attention = gated.fused.args[0]  # type: ignore[attr-defined]
+    given = texts.fragments, texts.mask, images.fragments, images.mask
+    row: dict[str, Any] = {"regions": regions, "dim": dim}
+    for work, fits, score in (
+        (awareness, fits_kernel(*given), partial(awareness_all_pairs, texts, images, BOUNDARY)),
+        (gated, fits_gated_kernel(*given), partial(gated_all_pairs, attention, texts, images)),
+    ):
+        exact = chunked(work, work.exact, texts, images, torch.float64)
+        row[work.name] = {
+            "way": "fused" if fits else "chunked torch",
+            "milliseconds": milliseconds(score, 3),
+            "largest_error": (score().double() - exact).abs().max().item(),
+        }
+    return row
 
 
 def main() -> None:
@@ -302,81 +235,80 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--images", type=int, default=1093)
-    parser.add_argument("--features", type=Path, help="safetensors with words, word_mask and regions")
+    parser.add_argument("--features", type=Path, help="vectors of a trained model")
     parser.add_argument("--batches", type=int, nargs="*", default=[256, 1024])
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--seconds", type=float, default=110.0, help="when sweeps stop")
+    parser.add_argument("--sizes", type=int, default=64, help="images of other sizes; 0 leaves them out")
     parser.add_argument("--only", choices=["awareness", "gated"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results" / "pair_scoring_gpu.json"
     )
     options = parser.parse_args()
-    drawn = read_features(options.features) if options.features else planted(options.images, options.seed)
-    texts, images = (part.to("cuda", torch.bfloat16) for part in drawn)
+    started = time.perf_counter()
     torch.manual_seed(options.seed)
-    attention = CrossGatedAttention(texts.fragments.shape[2]).cuda()
-    exact_attention = CrossGatedAttention(texts.fragments.shape[2]).cuda()
-    exact_attention.load_state_dict(attention.state_dict())
-    exact_attention.double()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    drawn = planted(options.images, options.seed)
+    texts, images = (part.to(DEVICE, HALF) for part in drawn)
     peak = matrix_peak()
     row: dict[str, Any] = {
-        "images": len(images),
-        "captions": len(texts),
-        "regions": images.fragments.shape[1],
-        "longest_caption": texts.fragments.shape[1],
-        "mean_words": texts.mask.sum(1).double().mean().item(),
-        "dim": texts.fragments.shape[2],
-        "features": options.features.name if options.features else "planted",
+        "images": len(images), "captions": len(texts), "regions": REGIONS, "longest_caption": LONGEST,
+        "mean_words": texts.mask.sum(1).double().mean().item(), "dim": DIM,
         "bf16_matrix_teraflop_per_second": peak,
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "commit": commit.stdout.strip() or None,
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
+        "hardware": describe_hardware(DEVICE), "torch": torch.__version__,
+        "commit": current_commit(), "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }  # fmt: skip
 
-    def save() -> None:
-        """After every part, so that a run that is cut off leaves what it measured."""
+    def add(name: str, part: Callable[[], Any]) -> None:
+        """Saved after every part: a run that is cut off, or a part that fails, leaves the others."""
+        try:
+            row[name] = part()
+        except Exception as error:
+            row[name] = {"error": f"{type(error).__name__}: {error}"[:500]}
+        row["seconds"] = time.perf_counter() - started
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(row, indent=2) + "\n")
+        if not name.endswith("sweep"):
+            print(f"{row['seconds']:.0f} s {name} {json.dumps(row[name])}", flush=True)
 
-    works: list[tuple[str, Score, Score, Score, int, int, Sequence[Tensor], int]] = []
-    if options.only != "gated":
-        floats = awareness_floats(texts, images)
-        works.append(
-            ("awareness", plain_awareness, fused_awareness, plain_awareness, floats, 1, [], TRAINING_CHUNK)
-        )
-    if options.only != "awareness":
-        gated = [partial(side, attention) for side in (plain_gated, fused_gated)]
-        exact = partial(plain_gated, exact_attention)
-        floats, weights = gated_floats(texts, images), list(attention.parameters())
-        works.append(("gated", gated[0], gated[1], exact, floats, 5, weights, GATED_TRAINING_CHUNK))
-    for name, plain, fused, exact, floats, products, weights, chunk in works:
-        row[f"{name}_forward"] = forward_row(plain, fused, exact, texts, images, floats, products, peak)
-        save()
-        for captions in options.batches:
-            for pictures in sorted({captions, max(1, captions // CAPTIONS_PER_IMAGE)}):
-                batch = batch_of(texts, images, captions, pictures)
-                here = f"{name}_step_{captions}_captions_{len(batch[1])}_images"
-                row[here] = {
-                    "fused": training_row(training_step(fused, *batch, weights)),
-                    "chunked_torch": training_row(training_step(plain, *batch, weights, chunk)),
-                }
-                save()
-        print(json.dumps({key: value for key, value in row.items() if key.startswith(name)}, indent=2))
-    if options.sweep and options.only != "gated":
-        row["awareness_forward_sweep"] = forward_sweep(texts, images)
-        save()
-        row["awareness_backward_sweep"] = backward_sweep(*batch_of(texts, images, 256, 256))
-        save()
-    if options.sweep and options.only != "awareness":
-        row["gated_forward_sweep"] = gated_sweep(attention, *batch_of(texts, images, 1024, len(images)))
-        save()
-    for name, lines in row.items():
-        if name.endswith("sweep"):
-            print(name, *lines, sep="\n")
+    def sweep(name: str, lines: Iterator[dict[str, Any]], most: float) -> None:
+        """For `most` seconds, and no longer than asked for."""
+        end = min(time.perf_counter() + most, started + options.seconds)
+        found: list[dict[str, Any]] = []
+        for line in lines:
+            found.append(line)
+            print(name, json.dumps(line), flush=True)
+            if time.perf_counter() > end:
+                break
+        add(name, lambda: found)
+
+    works = [work for work in both_works(DIM) if options.only in (None, work.name)]
+    for work in works:
+        add(f"{work.name}_forward", partial(forward_row, work, texts, images, peak))
+        add(f"{work.name}_to_float64", partial(agreement, work, work.fused, texts, images))
+    if options.features:
+        trained = [part.to(DEVICE, HALF) for part in read_features(options.features)]
+        for work in both_works(trained[0].fragments.shape[2]):
+            if options.only in (None, work.name):
+                add(f"{work.name}_trained_to_float64", partial(agreement, work, work.fused, *trained))
+    wide = [part.to(DEVICE) for part in drawn]
+    for captions in options.batches:
+        batch = wide[0][slice(0, captions * CAPTIONS_PER_IMAGE, CAPTIONS_PER_IMAGE)], wide[1][:captions]
+        for work in works:
+            add(f"{work.name}_step_{captions}", partial(training_row, work, *batch))
+    if options.sizes:
+        add("other_sizes", lambda: [size_row(*size, options.sizes, options.seed) for size in OTHER_SIZES])
+    if options.sweep:
+        small = wide[0][slice(0, 1280, CAPTIONS_PER_IMAGE)], wide[1][:256]
+        for work in works:
+            if work.name == "awareness":
+                sweep("awareness_forward_sweep", forward_sweep(texts, images), 30)
+                sweep("awareness_backward_sweep", backward_sweep(*small), 10)
+            else:
+                sweep("gated_backward_sweep", gated_backward_sweep(work.training, *small, work.weights), 20)
+                sweep("gated_forward_sweep", gated_sweep(work.fused, texts[:1024], images), 30)
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("PMPGUARD_KERNELS", "all")
     main()

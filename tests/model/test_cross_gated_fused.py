@@ -26,12 +26,6 @@ needs_cuda = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def gradients_a_cpu_can_multiply(monkeypatch: pytest.MonkeyPatch) -> None:
-    if DEVICE.type == "cpu":
-        monkeypatch.setattr(cross_gated_fused, "LOGIT_GRADIENT", torch.float32)
-
-
 def unit(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Numbers that bfloat16 holds, so that no rounding of the inputs hides an error of the kernel."""
     drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
@@ -106,6 +100,26 @@ def test_gradients_cross_the_seams_between_images(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cross_gated_fused, "GROUP", 2)
     everything = torch.ones(4, 3, dtype=torch.bool, device=DEVICE)
     compare(trained(16), unit(4, 3, 16, seed=1), everything, unit(5, 6, 16, seed=2))
+
+
+@pytest.mark.gpu
+@needs_kernels
+def test_gradients_of_any_size_keep_their_accuracy() -> None:
+    """From less than float16 can hold to more, and none at all."""
+    attention, mask = trained(16), some_mask(3, 5, 1)
+    inputs = [unit(3, 5, 16, seed=1).requires_grad_(), unit(2, 6, 16, seed=2).requires_grad_()]
+    inputs += list(attention.parameters())
+    incoming = torch.randn(3, 2, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+
+    def gradients(scale: float) -> list[Tensor]:
+        cosines = gated_cosines_fused(attention, inputs[0], mask, inputs[1])
+        return list(torch.autograd.grad(cosines, inputs, incoming * scale))
+
+    usual = gradients(1.0)
+    for scale in (2.0**-40, 2.0**30):
+        for found, right in zip(gradients(scale), usual, strict=True):
+            torch.testing.assert_close(found / scale, right, rtol=1e-5, atol=1e-7)
+    assert not any(gradient.any() for gradient in gradients(0.0))
 
 
 @pytest.mark.gpu

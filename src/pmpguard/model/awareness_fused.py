@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,8 +39,10 @@ GRADIENT_BYTES = 1 << 29
 GROUP = 16  # blocks of words that programs running together share
 PRODUCT_DTYPE = torch.float16  # of the cosines a training step multiplies on tensor cores
 HALF_GRADIENT = torch.bfloat16  # what gradients by cosines are kept in, unless vectors are float32
-FORWARD_LAUNCH: dict[str, Any] = {"warps": 4, "registers": 168}  # for 64 words by 64 regions
-BACKWARD_LAUNCH: dict[str, Any] = {"warps": 4}
+# What differs from the usual launch for 64 words by 64 regions of half precision:
+FORWARD_LAUNCH: dict[str, Any] = {"registers": 168}  # without gradients
+TRAINING_LAUNCH: dict[str, Any] = {"registers": 168}
+BACKWARD_LAUNCH: dict[str, Any] = {}
 PROGRAMS = 528  # on the way back: four for each multiprocessor of the largest GPUs of today
 
 
@@ -140,6 +142,7 @@ class Launch:
     warps: int
     stages: int = 3
     registers: int | None = None  # at most, per thread; None lets the compiler choose
+    images: int = 1  # per program, forward: the words are read once for them
 
     def options(self) -> dict[str, Any]:
         """By the names Triton knows."""
@@ -148,15 +151,18 @@ class Launch:
         return {**sizes, **limit, "num_warps": self.warps, "num_stages": self.stages}
 
 
-def choose_launch(longest: int, regions: int, dim: int, dtype: torch.dtype) -> tuple[Launch, Launch]:
-    """Forward and backward, for captions of at most `longest` words."""
+def choose_launch(
+    longest: int, regions: int, dim: int, dtype: torch.dtype, training: bool
+) -> tuple[Launch, Launch]:
+    """Forward and backward, for captions of at most `longest` words; when training, both cut alike."""
     rows = 64 if longest <= 64 else 128
     columns = max(16, 1 << (regions - 1).bit_length())
     step = min(64 if dtype.itemsize == 2 else 32, max(16, 1 << (dim - 1).bit_length()))
-    if (rows, columns) == (64, 64) and dtype.itemsize == 2:
-        return Launch(rows, columns, step, **FORWARD_LAUNCH), Launch(rows, columns, step, **BACKWARD_LAUNCH)
     launch = Launch(rows, columns, step, warps=4 if rows * columns <= 64 * 64 else 8)
-    return launch, launch
+    if (rows, columns, step) != (64, 64, 64):
+        return launch, launch
+    forward = replace(launch, **(TRAINING_LAUNCH if training else FORWARD_LAUNCH))
+    return forward, replace(launch, **BACKWARD_LAUNCH)
 
 
 @dataclass(frozen=True)
@@ -212,10 +218,10 @@ def forward_scores(operands: Operands, captions: int, n: int, sharpness: float, 
     blocks = len(operands.words) // launch.rows
     scores = torch.zeros(captions, images, device=operands.words.device)  # (T, I)
     if blocks:
-        forward_kernel[(blocks * images,)](
+        forward_kernel[(blocks * -(-images // launch.images),)](
             *operands.tensors(), scores, blocks, images, n, dim,
             sharpness, NEGATIVE_SLOPE, SMALLEST_CONTEXT,
-            GROUP=GROUP, **constants(operands, launch), **launch.options(),
+            GROUP=GROUP, IMAGES=launch.images, **constants(operands, launch), **launch.options(),
         )  # fmt: skip
     return scores
 
@@ -246,10 +252,17 @@ def gradients(
             **constants(operands, launch), **launch.options(),
         )  # fmt: skip
         chosen = regions[first : first + some]  # (I', N, d)
-        by_words += by_cosines @ chosen.flatten(0, 1)
-        found = (by_cosines.T @ words).view(some, columns, dim).float()
+        by_words += wide_product(by_cosines, chosen.flatten(0, 1))
+        found = wide_product(by_cosines.T, words).view(some, columns, dim)
         by_regions[first : first + some] = found + by_gram.sum(0) @ chosen.float()
     return by_words, by_regions
+
+
+def wide_product(left: Tensor, right: Tensor) -> Tensor:
+    """A matrix product in float32, also of half precision: rounding it would add as much error again."""
+    if left.is_cuda and left.dtype != torch.float32 and hasattr(torch.ops.aten.mm, "dtype"):  # PyTorch 2.8
+        return torch.mm(left, right, out_dtype=torch.float32)
+    return left.float() @ right.float()
 
 
 def constants(operands: Operands, launch: Launch) -> dict[str, Any]:
@@ -277,8 +290,9 @@ class _Awareness(torch.autograd.Function):
     ) -> Tensor:
         ctx.dtype, ctx.shapes = words.dtype, (words.shape, regions.shape)
         words, regions = words.to(product_dtype), regions.to(product_dtype)
-        launch, backward_launch = choose_launch(words.shape[1], regions.shape[1], words.shape[2], words.dtype)
         needed = ctx.needs_input_grad[0] or ctx.needs_input_grad[2]
+        sizes = words.shape[1], regions.shape[1], words.shape[2]
+        launch, backward_launch = choose_launch(*sizes, words.dtype, needed)
         packed = not needed and not (words.is_cuda and torch.cuda.is_current_stream_capturing())
         operands = prepare(words, word_mask, regions, region_mask, boundary, launch, packed)
         if needed:

@@ -1,6 +1,6 @@
 """Triton kernels of `awareness_fused`, defined only where Triton is installed.
 
-A program holds the cosines of one block of words with the regions of one image, (BLOCK_M, BLOCK_N), and makes
+A program holds the cosines of one block of words with the regions of an image, (BLOCK_M, BLOCK_N), and makes
 everything else from them without leaving the chip. Captions lie in blocks whole, so what runs across the
 words of a caption is a product with the matrix `same`, 1 where two rows belong to one caption.
 
@@ -10,6 +10,7 @@ numbers between about 1e-4 and 6e4, so squares of cosines are multiplied by `LIF
 """
 
 # mypy: ignore-errors
+# ruff: noqa: RUF005 (Triton has no unpacking)
 from __future__ import annotations
 
 import importlib.util
@@ -29,24 +30,35 @@ if importlib.util.find_spec("triton") is not None:
 
     @triton.jit
     def cosines(
-        words, regions, rows, image, dim, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-        WHOLE_K: tl.constexpr, PRECISION: tl.constexpr,
+        words, regions, rows, image, last_image, dim, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+        BLOCK_K: tl.constexpr, IMAGES: tl.constexpr, WHOLE_K: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
-        """(BLOCK_M, BLOCK_N) of `rows` of words (R, dim) and one image of regions (I, BLOCK_N, dim)."""
+        """(BLOCK_M, BLOCK_N) of `rows` of words (R, dim) with each of IMAGES images of (I, BLOCK_N, dim).
+
+        Images after the last are the last once more.
+        """
         columns = tl.arange(0, BLOCK_N)
         steps = tl.arange(0, BLOCK_K)
         word = words + rows.to(tl.int64)[:, None] * dim + steps[None, :]
-        region = regions + (image.to(tl.int64) * BLOCK_N + columns)[None, :] * dim + steps[:, None]
-        s = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        s = ()
+        for _ in tl.static_range(IMAGES):
+            s = s + (tl.zeros((BLOCK_M, BLOCK_N), tl.float32),)
         for start in range(0, dim, BLOCK_K):
+            inside = steps < dim - start
             if WHOLE_K:
                 left = tl.load(word + start)
-                right = tl.load(region + start)
             else:
-                inside = steps < dim - start
                 left = tl.load(word + start, mask=inside[None, :], other=0.0)
-                right = tl.load(region + start, mask=inside[:, None], other=0.0)
-            s = tl.dot(left, right, s, input_precision=PRECISION)
+            summed = ()
+            for c in tl.static_range(IMAGES):
+                own = tl.minimum(image + c, last_image).to(tl.int64)
+                region = regions + (own * BLOCK_N + columns)[None, :] * dim + steps[:, None]
+                if WHOLE_K:
+                    right = tl.load(region + start)
+                else:
+                    right = tl.load(region + start, mask=inside[:, None], other=0.0)
+                summed = summed + (tl.dot(left, right, s[c], input_precision=PRECISION),)
+            s = summed
         return s
 
     @triton.jit
@@ -88,26 +100,12 @@ if importlib.util.find_spec("triton") is not None:
         return there
 
     @triton.jit
-    def forward_kernel(
-        words, caption_of, share, regions, gram_high, gram_low, region_mask, boundary, scores,
-        blocks, images, n, dim, sharpness, slope, smallest,
-        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
-        WHOLE_K: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    def score_block(
+        s, rows, image, caption_of, share, gram_high, gram_low, region_mask, boundary, scores,
+        images, n, sharpness, slope, smallest,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
     ):  # fmt: skip
-        """Scores (T, I) of the captions of one block with one image.
-
-        words (R, dim), caption_of (R,), share (T,) one over a caption's words, regions (I, BLOCK_N, dim),
-        gram_* (I, BLOCK_N, BLOCK_N). Programs that run together share GROUP blocks and a few images.
-        """
-        program = tl.program_id(0)
-        together = GROUP * images
-        first = program // together * GROUP
-        size = tl.minimum(blocks - first, GROUP)
-        block = first + program % together % size
-        image = program % together // size
-
-        rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
-        s = cosines(words, regions, rows, image, dim, BLOCK_M, BLOCK_N, BLOCK_K, WHOLE_K, PRECISION)
+        """Scores (T, I) of the captions of one block with one image, from its cosines."""
         there = regions_there(region_mask, image, n, BLOCK_N, MASKED)[None, :]
         caption = tl.load(caption_of + rows)
         same = (caption[:, None] == tl.load(caption_of + rows)[None, :]).to(tl.float16)
@@ -138,6 +136,48 @@ if importlib.util.find_spec("triton") is not None:
         tl.store(scores + caption.to(tl.int64) * images + image, pooled, mask=writes)
 
     @triton.jit
+    def forward_kernel(
+        words, caption_of, share, regions, gram_high, gram_low, region_mask, boundary, scores,
+        blocks, images, n, dim, sharpness, slope, smallest,
+        BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+        IMAGES: tl.constexpr, WHOLE_K: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
+    ):  # fmt: skip
+        """Scores (T, I) of the captions of one block with IMAGES images.
+
+        words (R, dim), caption_of (R,), share (T,) one over a caption's words, regions (I, BLOCK_N, dim),
+        gram_* (I, BLOCK_N, BLOCK_N). Programs that run together share GROUP blocks and a few images.
+        """
+        program = tl.program_id(0)
+        together = GROUP * tl.cdiv(images, IMAGES)
+        first = program // together * GROUP
+        size = tl.minimum(blocks - first, GROUP)
+        block = first + program % together % size
+        image = program % together // size * IMAGES
+
+        rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
+        s = cosines(
+            words,
+            regions,
+            rows,
+            image,
+            images - 1,
+            dim,
+            BLOCK_M,
+            BLOCK_N,
+            BLOCK_K,
+            IMAGES,
+            WHOLE_K,
+            PRECISION,
+        )
+        for c in tl.static_range(IMAGES):
+            # Images after the last give the last one's score again.
+            own = tl.minimum(image + c, images - 1)
+            score_block(
+                s[c], rows, own, caption_of, share, gram_high, gram_low, region_mask, boundary, scores,
+                images, n, sharpness, slope, smallest, BLOCK_M, BLOCK_N, MASKED,
+            )  # fmt: skip
+
+    @triton.jit
     def backward_kernel(
         words, caption_of, share, regions, gram_high, gram_low, region_mask, boundary, incoming,
         outgoing, gram_outgoing,
@@ -161,7 +201,9 @@ if importlib.util.find_spec("triton") is not None:
         last = tl.minimum((part + 1) * blocks_per_program, blocks)
         for block in range(part * blocks_per_program, last):
             rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
-            s = cosines(words, regions, rows, image, dim, BLOCK_M, BLOCK_N, BLOCK_K, WHOLE_K, PRECISION)
+            s = cosines(
+                words, regions, rows, image, image, dim, BLOCK_M, BLOCK_N, BLOCK_K, 1, WHOLE_K, PRECISION
+            )[0]
             caption = tl.load(caption_of + rows)
             same = (caption[:, None] == tl.load(caption_of + rows)[None, :]).to(tl.float16)
 

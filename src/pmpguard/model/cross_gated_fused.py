@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from pmpguard.model.awareness_fused import fits_kernel
+from pmpguard.model.awareness_fused import fits_kernel, wide_product
 from pmpguard.model.cross_gated_attention import CrossGatedAttention, seen_part
 
 MOST_FRAGMENTS = 64
@@ -31,7 +31,7 @@ CHUNK = 64  # numbers of a vector that a program holds at a time
 CAPTIONS_PER_PROGRAM = {16: 4, 32: 2, 64: 1}  # by the width captions are padded to
 GROUP = 16  # groups of captions that programs running together share
 GRADIENT_BYTES = 1 << 29
-LOGIT_GRADIENT = torch.bfloat16  # what gradients by the logits are kept in
+GRADIENT_PEAK = 64.0  # incoming gradients are scaled to it, so that float16 holds what is made of them
 FORWARD_LAUNCH = {"num_warps": 4, "num_stages": 2}
 BACKWARD_LAUNCH = {"num_warps": 4, "num_stages": 2}
 
@@ -171,7 +171,10 @@ def pair_sums(operands: Operands) -> Tensor:
 
 
 def gradients(operands: Operands, sums: Tensor, incoming: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """By the tensors of `captions`, (T, D, L), and of `images`, (I, D, N), in float32; incoming (T, I)."""
+    """By the tensors of `captions`, (T, D, L), and of `images`, (I, D, N), in float32.
+
+    incoming (T, I) of about GRADIENT_PEAK: gradients by the logits are kept in float16.
+    """
     from pmpguard.model.cross_gated_triton import pair_kernel, region_kernel, word_kernel
 
     captions, images = operands.captions, operands.images
@@ -188,7 +191,7 @@ def gradients(operands: Operands, sums: Tensor, incoming: Tensor) -> tuple[list[
         some = min(at_once, pictures - first)
         alphas = torch.empty(count, some, columns, width, dtype=torch.float16, device=device)
         betas = torch.empty_like(alphas)
-        by_logits = torch.empty(count * width, some * columns, dtype=LOGIT_GRADIENT, device=device)
+        by_logits = torch.empty(count * width, some * columns, dtype=torch.float16, device=device)
         pair_kernel[(count, some)](
             *operands.tensors(), sums, incoming, alphas, betas, by_logits, first, pictures, some, **sizes
         )  # fmt: skip
@@ -197,16 +200,16 @@ def gradients(operands: Operands, sums: Tensor, incoming: Tensor) -> tuple[list[
         word_kernel[(count, chunks)](*shared, *by_caption[1:], first, pictures, some, **sizes)
         region_kernel[(some, chunks)](*shared, *by_image, first, pictures, some, count, **sizes)
         chosen = slice(first, first + some)
-        by_rotated = (by_logits @ rows_of(images.regions[chosen])).view(count, width, dim)
+        by_rotated = wide_product(by_logits, rows_of(images.regions[chosen])).view(count, width, dim)
         by_caption[0] += by_rotated.transpose(1, 2)
-        by_regions = (by_logits.T @ rotated).view(some, columns, dim)
+        by_regions = wide_product(by_logits.T, rotated).view(some, columns, dim)
         by_image[0][chosen] += by_regions.transpose(1, 2)
     return by_caption, by_image
 
 
 def rows_of(columns: Tensor) -> Tensor:
     """(B, D, k) -> (B * k, D), to be multiplied with gradients by the logits."""
-    return columns.transpose(1, 2).to(LOGIT_GRADIENT).reshape(-1, columns.shape[1])
+    return columns.transpose(1, 2).reshape(-1, columns.shape[1])
 
 
 class _GatedCosines(torch.autograd.Function):
@@ -247,7 +250,11 @@ class _GatedCosines(torch.autograd.Function):
         word_shape, region_shape = ctx.shapes
         more = len(operands.word_mask) - word_shape[0]
         gradient = pad(incoming[0].float(), (0, 0, 0, more)).contiguous()  # (T, I)
-        by_caption, by_image = gradients(operands, sums, gradient)
+        largest = gradient.abs().amax()
+        scale = torch.where(largest > 0, GRADIENT_PEAK / largest, 1.0)
+        by_caption, by_image = gradients(operands, sums, gradient * scale)
+        for part in (*by_caption, *by_image):
+            part /= scale
         dim = word_shape[2]
         return (
             None,

@@ -30,6 +30,7 @@ if importlib.util.find_spec("triton") is not None:
 
     LOG2_E = tl.constexpr(1.4426950408889634)
     LIFT = tl.constexpr(256.0)
+    LARGEST = tl.constexpr(65504.0)  # that float16 holds
 
     @triton.jit
     def chunk(tensor, item, start, D: tl.constexpr, BLOCK_D: tl.constexpr, WIDTH: tl.constexpr):
@@ -234,7 +235,8 @@ if importlib.util.find_spec("triton") is not None:
         result += region_factor * wide_beta * (by_beta - across[:, None])
         row = caption.to(tl.int64) * L + places
         place = (row[None, :] * some_images + own) * N + columns[:, None]
-        tl.store(by_logits + place, result.to(by_logits.dtype.element_ty))
+        result = tl.minimum(tl.maximum(result, -LARGEST), LARGEST)
+        tl.store(by_logits + place, result.to(tl.float16))
 
     @triton.jit
     def word_kernel(
