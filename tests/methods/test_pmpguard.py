@@ -132,6 +132,31 @@ def test_teaching_pulls_towards_what_was_believed_before_the_epoch() -> None:
         assert float(found[row].detach()) == pytest.approx(0.5 * expected, abs=2e-2)
 
 
+def test_every_head_is_taught() -> None:
+    """By pooled cosines, S and gated cosines alike: the sum of what each head alone would be told."""
+    given, found = batch(captions=6, images=6), {}
+    for heads in ({"cga": True, "pnaa": True}, {"cga": True, "pnaa": False}, {"cga": False, "pnaa": True},
+                  {"cga": False, "pnaa": False}):  # fmt: skip
+        method = build("pmpguard", **heads, suppress=False, teach=0.5, teach_from=0)
+        assert isinstance(method, PmpGuard)
+        method.taught_captions[given.caption_keys] = given.texts.pooled.half()
+        method.taught_images[given.image_keys] = given.images.pooled.half()
+        found[tuple(heads.values())] = method.losses(replace(given, epoch=0))["taught"].detach()
+    pooled = found[False, False]
+    assert (found[True, False] > pooled).all() and (found[False, True] > pooled).all()
+    torch.testing.assert_close(found[True, True] + pooled, found[True, False] + found[False, True])
+
+
+def test_the_lowest_estimate_of_the_rate_is_kept() -> None:
+    """A model that got worse cannot tell some true pairs from wrong ones and must not raise the rate."""
+    method = guard(catch_from=0, rematch=False)
+    for epoch, noise in ((0, 0.5), (1, 4.0), (2, 0.5)):
+        estimated = method.begin_epoch(view(epoch, noise=noise)[0])["estimated_mismatch_rate"]
+        assert estimated == pytest.approx(0.4, abs=0.03)
+    fresh = guard(catch_from=0, rematch=False)
+    assert fresh.begin_epoch(view(0, noise=4.0)[0])["estimated_mismatch_rate"] > 0.45
+
+
 def test_wrong_pairs_are_caught_and_the_rate_is_estimated() -> None:
     method = guard(catch_from=0, rematch=False)
     seen, is_wrong = view(0)

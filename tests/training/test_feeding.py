@@ -9,12 +9,13 @@ import pytest
 import torch
 from small_runs import coloured_squares, small_config, training_data
 
-from pmpguard.data.batches import PairSampler
+from pmpguard.data.batches import PairSampler, batch_layout
 from pmpguard.data.transforms import Augmentation
 from pmpguard.model.retriever import Retriever
 from pmpguard.training.distributed import World
-from pmpguard.training.feeding import Feeder, StepTensors, TokenTable, batch_names
+from pmpguard.training.feeding import Feeder, StepTensors, TokenTable, batch_names, with_more_pictures
 from pmpguard.training.loop import TrainingData, build_method
+from pmpguard.training.pictures import SomePictures
 from pmpguard.training.words import PaddedWords
 
 CPU = torch.device("cpu")
@@ -33,11 +34,15 @@ def feeder(
     augmentation: Augmentation = STRONG,
     world: World = World(),  # noqa: B008
     seed: int = 0,
+    same_shapes: bool = False,
 ) -> Feeder:
     codes = data.train.image_codes, data.train.caption_codes
     sampler = PairSampler(*codes, 30, seed, captions_per_image=2)
     tokens = TokenTable.of(data.train, retriever, CPU)
-    return Feeder(data.train, data.train_pictures, tokens, sampler, augmentation, seed, CPU, world)
+    return Feeder(
+        data.train, data.train_pictures, tokens, sampler, augmentation, seed, CPU, world,
+        same_shapes=same_shapes,
+    )  # fmt: skip
 
 
 def equal(left: StepTensors, right: StepTensors) -> bool:
@@ -137,3 +142,26 @@ def test_captions_are_cut_to_the_longest_of_the_batch_in_few_widths(retriever: R
 def test_an_error_names_the_pairs_of_a_batch() -> None:
     assert batch_names(DATA.train, [0, 2], most=8) == "0, 2"
     assert batch_names(DATA.train, np.arange(20), most=3) == "0, 1, 2 ..."
+
+
+def test_with_same_shapes_every_batch_can_be_replayed(retriever: Retriever) -> None:
+    """Rows that come to 30 pairs with different numbers of pictures, as when some captions are left out."""
+    kept = np.random.default_rng(0).random(len(DATA.train)) < 0.6
+    some = DATA.train.filter(kept)
+    data = replace(DATA, train=some, train_pictures=SomePictures(DATA.train_pictures, np.unique(
+        DATA.train.image_codes[kept], return_index=False)))  # fmt: skip
+    plain, filled = (list(feeder(retriever, data, same_shapes=same).batches(2, 0)) for same in (False, True))
+    assert len({tuple(t.shape for t in batch.tensors()) for batch in plain}) > 1
+    assert len({tuple(t.shape for t in batch.tensors()) for batch in filled}) == 1
+    for own, more in zip(plain, filled, strict=True):
+        count = len(own.image_keys)
+        assert torch.equal(own.rows, more.rows) and torch.equal(own.image_of, more.image_of)
+        assert torch.equal(own.image_keys, more.image_keys[:count])
+        assert len(more.image_keys.unique()) == len(more.image_keys)  # no picture twice
+        assert int(more.image_of.max()) < count  # negatives only
+        assert torch.equal(pair_words(own)[1].sum(1), pair_words(more)[1].sum(1))
+
+
+def test_batches_of_a_small_set_stay_as_they_are_where_no_other_picture_is_left() -> None:
+    layouts = [batch_layout(np.arange(4), np.array([0, 1, 2, 2]), np.arange(4))]
+    assert with_more_pictures(layouts, least=9)[0].images.tolist() == [0, 1, 2]

@@ -28,6 +28,7 @@ Array = npt.NDArray[np.float64]
 # retrievers whose matched pairs reach into the middle of f- (rate too high).
 SMALLEST_EXPONENT = 5.0
 EXPONENTS = 30
+MOST_ITERATIONS = 2000
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def fit_match_mixture(
     *,
     bootstrap: int = 100,
     seed: int = 0,
-    max_iterations: int = 2000,
+    max_iterations: int = MOST_ITERATIONS,
 ) -> MatchMixture:
     """Fit the mixture to labelled `scores` (N,) given a sample of wrong pairs' `mismatched_scores` (M,).
 
@@ -84,6 +85,14 @@ def fit_match_mixture(
     (0.6, [0.0, 1.0])
     """
     labelled = _checked(scores, "scores")
+    fit = _fit_without_posterior(labelled, mismatched_scores, bootstrap, seed, max_iterations)
+    return fit if len(fit.p_match) else replace(fit, p_match=fit.posterior(labelled))
+
+
+def _fit_without_posterior(
+    labelled: Array, mismatched_scores: npt.ArrayLike, bootstrap: int, seed: int, max_iterations: int
+) -> MatchMixture:
+    """The mixture alone: the labelled pairs' probabilities cost as much again and are not always wanted."""
     mismatched = np.sort(_checked(mismatched_scores, "mismatched_scores"))
     exponents = np.geomspace(SMALLEST_EXPONENT, 4.0 * max(len(mismatched), 3), EXPONENTS)
     if np.ptp(mismatched) == 0 and np.all(labelled == mismatched[0]):
@@ -100,8 +109,7 @@ def fit_match_mixture(
         interval = (float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975)))
     weights = fitted[0]
     rate = 1 - float(weights[0])
-    fit = MatchMixture(np.empty(0), rate, converged, interval, mismatched, exponents, weights)
-    return replace(fit, p_match=fit.posterior(labelled))
+    return MatchMixture(np.empty(0), rate, converged, interval, mismatched, exponents, weights)
 
 
 def fit_with_known_rate(
@@ -124,7 +132,7 @@ def fit_with_known_rate(
     drawn = np.random.default_rng(seed).permutation(len(labelled))[:most]
 
     def rate_at(shift: float) -> float:
-        return fit_match_mixture(labelled[drawn], wrong + shift, bootstrap=0).mismatch_rate
+        return _fit_without_posterior(labelled[drawn], wrong + shift, 0, seed, MOST_ITERATIONS).mismatch_rate
 
     low, high = 0.0, float(np.quantile(labelled, 0.99) - np.median(wrong))
     if high <= 0 or rate_at(0.0) >= mismatch_rate:

@@ -66,7 +66,7 @@ def find_proposals(
     caught_below: float = 0.5,
     min_probability: float = 0.5,
     device: torch.device | str = "cpu",
-    chunk: int = 1024,
+    chunk: int | None = None,
 ) -> Proposals:
     """Propose captions of caught pairs for images of caught pairs.
 
@@ -117,7 +117,7 @@ def without_labelled(
 
 @torch.no_grad()
 def propose_captions(
-    score_block: BlockScores, images: Tensor, captions: Tensor, k: int = 5, chunk: int = 1024
+    score_block: BlockScores, images: Tensor, captions: Tensor, k: int = 5, chunk: int | None = None
 ) -> Candidates:
     """For each of `images` (Q,) the k best of `captions` (P,)."""
     return _best_partners(lambda rows, others: score_block(others, rows).T, images, captions, k, chunk)
@@ -125,7 +125,7 @@ def propose_captions(
 
 @torch.no_grad()
 def propose_images(
-    score_block: BlockScores, captions: Tensor, images: Tensor, k: int = 5, chunk: int = 1024
+    score_block: BlockScores, captions: Tensor, images: Tensor, k: int = 5, chunk: int | None = None
 ) -> Candidates:
     """For each of `captions` (Q,) the k best of `images` (P,)."""
     return _best_partners(score_block, captions, images, k, chunk)
@@ -166,9 +166,15 @@ def soft_targets(
     return hit * probability[:, None]
 
 
-def _best_partners(score: BlockScores, queries: Tensor, pool: Tensor, k: int, chunk: int) -> Candidates:
-    """The k best of the pool for every query, keeping only one block of scores in memory."""
+def _best_partners(
+    score: BlockScores, queries: Tensor, pool: Tensor, k: int, chunk: int | None
+) -> Candidates:
+    """The k best of the pool for every query, keeping only one block of scores in memory.
+
+    A block has `chunk` rows and columns: by default what a CPU's cache and what a GPU's many cores like.
+    """
     k = min(k, len(pool))
+    chunk = chunk or (8192 if queries.is_cuda else 1024)
     best_scores, best_rows = [], []
     for rows in torch.split(queries, chunk):
         scores = torch.empty(len(rows), 0, device=queries.device)

@@ -69,7 +69,7 @@ def encode_gallery(
 def evaluate_scores(scores: Tensor, table: PairTable, bootstrap: int = 0) -> RetrievalRecall:
     """Recalls of a (captions, images) score matrix: one row per pair of the table, one column per image."""
     return retrieval_recall(
-        scores.float().cpu(),
+        scores.float(),
         table.image_codes,
         caption_strings=table.caption_codes,
         bootstrap=bootstrap,

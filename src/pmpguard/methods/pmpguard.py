@@ -158,35 +158,47 @@ class PmpGuard(Method):
         return self.settings.teach > 0 and epoch >= self.settings.teach_from
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
-        settings, texts, images = self.settings, batch.texts, batch.images
+        settings = self.settings
         weights = self.weight[batch.rows]  # (T,)
         targets = batch.weighted_targets(weights)  # (T, I)
-        terms = {}
-        if settings.pooled_weight > 0 or not settings.cga:  # without gates, L_IA is on pooled tokens
-            pooled = self._aggregate(pooled_cosines(batch), targets, batch)
-            terms["pooled"] = pooled * (settings.pooled_weight or 1.0)
-        if settings.cga:
-            terms["aggregation"] = self._aggregate(self._gated_cosines(texts, images), targets, batch)
-        if settings.pnaa:
-            terms["awareness"] = settings.awareness_weight * self._aware(batch, targets)
-        terms = {name: term * weights for name, term in terms.items()}
+        share = {"pooled": settings.pooled_weight or 1.0, "awareness": settings.awareness_weight}
+        logits = self._logits(batch)
+        terms = {name: self._aggregate(each, targets, batch) for name, each in logits.items()}
+        if settings.pnaa and settings.awareness_loss == "hinge":
+            negatives: Negatives = "mean" if batch.epoch < settings.warm_up else "hardest"
+            terms["awareness"] = awareness_terms(
+                self._aware(batch), batch.image_of, batch.targets > 0, settings.margin, negatives
+            )
+        terms = {name: share.get(name, 1.0) * term * weights for name, term in terms.items()}
         if self._teaches(batch.epoch):
-            terms["taught"] = settings.teach * self._taught(batch)
+            beliefs = self._beliefs(batch)
+            taught = [
+                share.get(name, 1.0) * agree_with(beliefs, each, batch) for name, each in logits.items()
+            ]
+            terms["taught"] = settings.teach * torch.stack(taught).sum(0)
         return terms
 
-    def _taught(self, batch: EncodedBatch) -> Tensor:
-        """(T,): cross-entropy to what the averaged weights believed before this epoch, labels aside.
+    def _logits(self, batch: EncodedBatch) -> dict[str, Tensor]:
+        """(T, I) of everything that is trained by cross-entropy over the batch."""
+        settings, logits = self.settings, {}
+        if settings.pooled_weight > 0 or not settings.cga:  # without gates, L_IA is on pooled tokens
+            logits["pooled"] = pooled_cosines(batch) / self.temperature
+        if settings.cga:
+            logits["aggregation"] = self._gated_cosines(batch.texts, batch.images) / self.temperature
+        if settings.pnaa and settings.awareness_loss == "softmax":
+            logits["awareness"] = self._aware(batch) / settings.awareness_temperature
+        return logits
 
-        This is rematching in degrees: every caption, caught ones too, is pulled towards all pictures of the
-        batch as strongly as the model's slower self finds that they suit it, and pictures likewise.
+    def _beliefs(self, batch: EncodedBatch) -> Tensor:
+        """(T, I): what the averaged weights believed before this epoch, labels aside.
+
+        Agreeing with it is rematching in degrees: every caption, caught ones too, is pulled towards all
+        pictures of the batch as strongly as the model's slower self finds that they suit it, and pictures
+        likewise.
         """
         captions = self._buffer("taught_captions")[batch.caption_keys].float()  # (T, d)
         images = self._buffer("taught_images")[batch.image_keys].float()  # (I, d)
-        beliefs = captions @ images.T / self.settings.teach_temperature  # (T, I)
-        logits = pooled_cosines(batch) / self.temperature  # (T, I)
-        row = -(beliefs.softmax(1) * logits.log_softmax(1)).sum(1)  # (T,)
-        column = -(beliefs.softmax(0) * logits.log_softmax(0)).sum(0)  # (I,)
-        return (row + column[batch.image_of]) / 2
+        return captions @ images.T / self.settings.teach_temperature
 
     def _learn_from(self, view: TrainingView) -> None:
         self._buffer("taught_captions")[: len(view.captions)] = view.captions.pooled.half()
@@ -208,13 +220,14 @@ class PmpGuard(Method):
             return score(texts, images)
         return all_pairs_with_gradient(score, texts, images, text_chunk=GATED_CHUNK, image_chunk=GATED_CHUNK)
 
-    def _aggregate(self, cosines: Tensor, targets: Tensor, batch: EncodedBatch) -> Tensor:
-        return aggregation_terms(cosines / self.temperature, targets, batch.image_of, self.settings.form)
+    def _aggregate(self, logits: Tensor, targets: Tensor, batch: EncodedBatch) -> Tensor:
+        return aggregation_terms(logits, targets, batch.image_of, self.settings.form)
 
-    def _aware(self, batch: EncodedBatch, targets: Tensor) -> Tensor:
+    def _aware(self, batch: EncodedBatch) -> Tensor:
+        """(T, I): S, after which the boundary has seen the batch."""
         texts, images = batch.texts, batch.images
         boundary = self.retriever.boundary
-        scores = awareness_scores_fused(  # (T, I)
+        scores = awareness_scores_fused(
             texts.fragments, texts.mask, images.fragments, boundary.value(train=True),
             region_mask=images.mask, product_dtype=PRODUCT_DTYPE,
         )  # fmt: skip
@@ -222,11 +235,7 @@ class PmpGuard(Method):
             texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
             region_mask=images.mask, gathered=True,
         )  # fmt: skip
-        if self.settings.awareness_loss == "softmax":
-            logits = scores / self.settings.awareness_temperature
-            return aggregation_terms(logits, targets, batch.image_of, self.settings.form)
-        negatives: Negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
-        return awareness_terms(scores, batch.image_of, batch.targets > 0, self.settings.margin, negatives)
+        return scores
 
     def begin_epoch(self, view: TrainingView) -> dict[str, float]:
         """Judge every pair, propose captions for the pictures, and rematch what was caught."""
@@ -288,7 +297,11 @@ class PmpGuard(Method):
         return drawn.to(view.image_of.device)[view.image_of]
 
     def _judge(self, parts: list[Part], unseen: Tensor, seed: int) -> MatchMixture:
-        """The mixture of all pairs; its rate comes from pairs that were not trained on yet."""
+        """The mixture of all pairs; its rate comes from pairs that were not trained on yet.
+
+        Evidence that cannot tell some true pairs from wrong ones makes the rate too high, never too low, so
+        the lowest of all looks is kept.
+        """
         labelled = np.stack([_array(part.labelled) for part in parts], axis=1)  # (N, K)
         wrong = np.stack([_array(part.wrong) for part in parts], axis=1)  # (M, K)
         combine = refined_discriminant(labelled, wrong)
@@ -296,7 +309,8 @@ class PmpGuard(Method):
         rate = self._buffer("estimated_rate")
         if bool(unseen.any()) or float(rate) < 0:
             chosen = unseen.cpu().numpy() if bool(unseen.any()) else slice(None)
-            rate.fill_(fit_match_mixture(scores[chosen], mismatched, bootstrap=0).mismatch_rate)
+            found = fit_match_mixture(scores[chosen], mismatched, bootstrap=0).mismatch_rate
+            rate.fill_(found if float(rate) < 0 else min(found, float(rate)))
         mixture, _ = fit_with_known_rate(scores, mismatched, float(rate), seed=seed)
         return mixture
 
@@ -354,6 +368,13 @@ class PmpGuard(Method):
 
     def progress(self) -> dict[str, Tensor]:
         return {**boundary_progress(self.retriever.boundary), "mismatch": 1 - self.weight.mean()}
+
+
+def agree_with(beliefs: Tensor, logits: Tensor, batch: EncodedBatch) -> Tensor:
+    """(T,): cross-entropy of logits (T, I) to what beliefs (T, I) say, of captions and of their pictures."""
+    row = -(beliefs.softmax(1) * logits.log_softmax(1)).sum(1)  # (T,)
+    column = -(beliefs.softmax(0) * logits.log_softmax(0)).sum(0)  # (I,)
+    return (row + column[batch.image_of]) / 2
 
 
 def _trusted(agreed: Part, other: Part, image_of: Tensor, several: bool) -> list[Part]:

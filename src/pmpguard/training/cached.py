@@ -47,9 +47,9 @@ class CachedPictures:
 class CachedCaptions(TokenTable):
     """The tokens of every distinct caption: `ids` holds blocks (U, 1 + m, c), `mask` (U, m) marks words."""
 
-    def padded(self, captions: np.ndarray) -> PaddedWords:
+    def padded(self, captions: np.ndarray, width: int | None = None) -> PaddedWords:
         """Blocks (n, 1 + L, c) and mask (n, L) of the given captions, L their longest rounded up."""
-        width = self.width(captions)
+        width = width or self.width(captions)
         index = torch.from_numpy(captions).to(self.ids.device)
         return PaddedWords(self.ids[index, : 1 + width], self.mask[index, :width])
 

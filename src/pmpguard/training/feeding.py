@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -77,25 +77,32 @@ class TokenTable:
         """The longest of the given captions, rounded up."""
         return min(self.mask.shape[1], rounded(max(1, int(self.lengths[captions].max())), LENGTH_STEP))
 
-    def padded(self, captions: np.ndarray) -> PaddedWords:
+    def padded(self, captions: np.ndarray, width: int | None = None) -> PaddedWords:
         """ids and mask (n, L) of the given distinct captions, L the longest of them rounded up."""
-        width = self.width(captions)
+        width = width or self.width(captions)
         index = torch.from_numpy(captions).to(self.ids.device)
         return PaddedWords(self.ids[index, :width], self.mask[index, :width])
 
-    def packing(self, captions: Sequence[np.ndarray]) -> Packing | None:
-        """Room for any of these batches of distinct captions; None where captions are padded instead."""
-        return Packing.for_batches([self.lengths[batch] for batch in captions]) if self.packs else None
+    def packing(self, captions: Sequence[np.ndarray]) -> Packing:
+        """Room for any of these batches of distinct captions."""
+        return Packing.for_batches([self.lengths[batch] for batch in captions])
 
     def words(self, captions: np.ndarray, packing: Packing | None) -> Words:
-        """The given distinct captions; padded ones are repeated up to a round number."""
-        if packing is not None:
+        """The given distinct captions; padded ones are repeated to a round number or to fill `packing`."""
+        if packing is None:
+            return self.padded(np.resize(captions, rounded(len(captions), CAPTION_STEP)))
+        if self.packs:
             return pack_words(self.ids, captions, self.lengths[captions], self.specials, packing)
-        return self.padded(np.resize(captions, rounded(len(captions), CAPTION_STEP)))
+        return self.padded(np.resize(captions, packing.captions), min(packing.longest, self.mask.shape[1]))
 
 
 class Feeder:
-    """Batches of one training table; every random draw is a function of (seed, step)."""
+    """Batches of one training table; every random draw is a function of (seed, step).
+
+    With `same_shapes` all batches of an epoch have the same shape, and those of nearly all epochs, so that a
+    captured step can be replayed: captions are padded, and batches with fewer pictures than others get some
+    of the next ones, as negatives only.
+    """
 
     def __init__(
         self,
@@ -107,11 +114,19 @@ class Feeder:
         seed: int,
         device: torch.device,
         world: World,
+        *,
+        same_shapes: bool = False,
     ) -> None:
         self.table, self.pictures, self.tokens, self.sampler = table, pictures, tokens, sampler
         self.augmentation, self.seed, self.device, self.world = augmentation, seed, device, world
         self.oriented = np.array([names_direction(caption) for caption in table.captions], dtype=bool)
         self.pair_with(table.image_codes)
+        self.same_shapes = same_shapes
+        self.most_pictures, self.room = 0, None  # in any batch of the first two epochs
+        if same_shapes:
+            layouts = [layout for epoch in (0, 1) for layout in self.layouts(epoch)]
+            self.most_pictures = max(len(layout.images) for layout in layouts)
+            self.room = tokens.packing([some for some, _ in self.distinct_captions(layouts)])
 
     def pair_with(self, image_codes: np.ndarray) -> None:
         """Train each row with this picture (N,): the labelled one, or one it was rematched to."""
@@ -123,17 +138,26 @@ class Feeder:
 
     def layouts(self, epoch: int) -> list[BatchLayout]:
         """Which pairs and pictures each batch of the epoch holds."""
-        return [
+        layouts = [
             batch_layout(rows, self.image_codes, self.table.caption_codes)
             for rows in self.sampler.batches(epoch, 0)
         ]
+        return with_more_pictures(layouts, self.most_pictures) if self.same_shapes else layouts
+
+    def distinct_captions(self, layouts: Sequence[BatchLayout]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of this rank's part of each batch: the distinct captions (U,), and which of them each pair has."""
+        rows = [layout.rows[self.world.share(len(layout.rows))] for layout in layouts]
+        return [np.unique(self.tokens.row_of[some], return_inverse=True) for some in rows]
 
     def batches(self, epoch: int, start: int) -> Iterator[StepTensors]:
         """The epoch's batches from number `start` on, as this rank needs them."""
         layouts = self.layouts(epoch)
-        captions = [self.tokens.row_of[layout.rows[self.world.share(len(layout.rows))]] for layout in layouts]
-        distinct = [np.unique(some, return_inverse=True) for some in captions]
-        packing = self.tokens.packing([some for some, _ in distinct])  # of the whole epoch: one shape
+        distinct = self.distinct_captions(layouts)
+        packing = None
+        if self.tokens.packs or self.same_shapes:
+            packing = self.tokens.packing([some for some, _ in distinct])  # of the whole epoch: one shape
+        if packing is not None and self.room is not None:
+            packing = packing.at_least(self.room)
         own = [layout.images[self.world.share(len(layout.images))] for layout in layouts[start:]]
         offset = epoch * self.sampler.steps_per_epoch
         for number, pixels in enumerate(self.pictures.batches(own), start=start):
@@ -155,6 +179,24 @@ class Feeder:
                 for part in (caption_of, layout.image_of, layout.images, layout.caption_keys, layout.rows)
             ),
         )
+
+
+def with_more_pictures(layouts: Sequence[BatchLayout], least: int = 0) -> list[BatchLayout]:
+    """The same batches, all with as many pictures as the fullest, and `least` at least.
+
+    A batch is filled up with pictures of the batches after it, the first one coming after the last. Where
+    the whole set has too few others, batches stay as they are.
+    """
+    least = max(least, *(len(layout.images) for layout in layouts))
+    filled = []
+    for number, layout in enumerate(layouts):
+        images = layout.images
+        for other in (*layouts[number + 1 :], *layouts[:number]):
+            if len(images) == least:
+                break
+            images = np.concatenate([images, np.setdiff1d(other.images, images)[: least - len(images)]])
+        filled.append(replace(layout, images=images))
+    return filled
 
 
 def batch_names(table: PairTable, rows: Sequence[int] | np.ndarray, most: int = 8) -> str:

@@ -39,7 +39,7 @@ from pmpguard.training.feeding import Feeder, batch_names
 from pmpguard.training.pictures import Pictures
 from pmpguard.training.schedule import rate_factor, step_seed
 from pmpguard.training.splits import Split
-from pmpguard.training.step import StepRunner
+from pmpguard.training.step import StepRunner, captures
 from pmpguard.training.tracking import Tracker, progress_bar, write_environment
 
 _LOG_EVERY = 10
@@ -143,8 +143,9 @@ def train(
     held_out = data.validation
     gallery = Split.open(held_out.table, held_out.pictures, method.retriever, config, device)
     feeder = Feeder(
-        seen.table, seen.pictures, seen.tokens, sampler, config.augmentation, config.seed, device, world
-    )
+        seen.table, seen.pictures, seen.tokens, sampler, config.augmentation, config.seed, device, world,
+        same_shapes=captures(config, device, world),
+    )  # fmt: skip
     accumulate = config.optimiser.accumulate
     steps_per_epoch = sampler.steps_per_epoch // accumulate
     if steps_per_epoch < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,7 +17,7 @@ from pmpguard.data.images import image_tensor, load_images, load_pair_image
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
 
-_THREADS = 4
+_THREADS = max(4, min(16, os.cpu_count() or 1))
 
 
 class Pictures(Protocol):

@@ -21,6 +21,11 @@ from pmpguard.training.feeding import StepTensors
 from pmpguard.training.kept_tokens import images_of
 
 
+def captures(config: TrainConfig, device: torch.device, world: World) -> bool:
+    """Whether steps are captured as CUDA graphs."""
+    return config.graphs and device.type == "cuda" and world.size == 1
+
+
 class StepRunner:
     """Runs steps and keeps running sums of what they report, without waiting for the device."""
 
@@ -40,7 +45,7 @@ class StepRunner:
         self.sums: dict[str, Tensor] = {}
         self.counted = 0
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)
-        self.capturing = config.graphs and device.type == "cuda" and world.size == 1
+        self.capturing = captures(config, device, world)
         self.graphs: dict[tuple[object, ...], CapturedStep | None] = {}
         if self.capturing:
             for group in optimiser.param_groups:

@@ -75,6 +75,14 @@ class Packing:
             rounded(max(int(batch.max()) for batch in lengths), LENGTH_STEP),
         )
 
+    def at_least(self, other: Packing) -> Packing:
+        """Room for what fits either."""
+        return Packing(
+            max(self.rows, other.rows),
+            max(self.captions, other.captions),
+            max(self.longest, other.longest),
+        )
+
 
 def rounded(count: int, step: int) -> int:
     """
