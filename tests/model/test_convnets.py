@@ -7,7 +7,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from pmpguard.model.convnets import Convolution, EfficientNetLite0, MobileNetV2, same_padding
+from pmpguard.model.awareness_fused import kernels_run_on
+from pmpguard.model.convnets import (
+    Convolution,
+    EfficientNetLite0,
+    InvertedResidual,
+    MobileNetV2,
+    same_padding,
+)
 from pmpguard.model.image_encoder import pretrained_image_encoder
 from pmpguard.model.weights import efficientnet_lite_weights, load_exactly, mobilenet_v2_weights
 
@@ -239,3 +246,77 @@ def test_checkpointing_changes_no_gradient():
         gradients.append(model.stem.convolution.weight.grad.clone())
     torch.testing.assert_close(*gradients)
     assert gradients[0].abs().max() > 0
+
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+needs_kernels = pytest.mark.skipif(
+    not kernels_run_on(DEVICE), reason="needs Triton, and CUDA or TRITON_INTERPRET=1"
+)
+
+
+def results_of(block, features):
+    """Output and gradients of the input and all parameters, in float64."""
+    features = features.clone().requires_grad_()
+    result = block(features)
+    inputs = [features, *block.parameters()]
+    gradients = torch.autograd.grad(result.square().sum(), inputs)
+    return [tensor.detach().double() for tensor in (result, *gradients)]
+
+
+@pytest.mark.gpu
+@needs_kernels
+@pytest.mark.parametrize("tensorflow", [False, True])
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "kernel", "stride", "expansion"),
+    [(8, 8, 3, 1, 6), (8, 16, 5, 2, 6), (16, 8, 3, 1, 1)],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_block_of_kernels_equals_the_plain_block(
+    inputs, outputs, kernel, stride, expansion, tensorflow, dtype, monkeypatch
+):
+    """In float64; the kernels take half precision features with float32 weights."""
+    torch.manual_seed(0)
+    block = InvertedResidual(inputs, outputs, kernel, stride, expansion, tensorflow).to(DEVICE).eval()
+    randomise_norms(block)
+    features = torch.randn(2, inputs, 8, 8).to(DEVICE, dtype).contiguous(memory_format=torch.channels_last)
+    assert block.depthwise.uses_kernels(features)
+    found = results_of(block, features)
+    with torch.no_grad():
+        without = block(features)
+    assert without.dtype == dtype and torch.equal(without.double(), found[0])
+    monkeypatch.setenv("PMPGUARD_KERNELS", "off")
+    assert not block.depthwise.uses_kernels(features)
+    expected = results_of(block.double(), features.double())
+    error = 1e-5 if dtype == torch.float32 else 5e-2  # rounding may decide about one clamp
+    for tensor, right in zip(found, expected, strict=True):
+        assert (tensor - right).norm() <= error * right.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE.type != "cuda" or not kernels_run_on(DEVICE), reason="needs CUDA and Triton")
+@pytest.mark.parametrize("network", [EfficientNetLite0, MobileNetV2])
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_a_network_of_kernels_is_as_near_to_float32_as_the_plain_one(network, checkpointing, monkeypatch):
+    """bfloat16 by autocast, channels innermost: the gradient of the first and the last weights."""
+    torch.manual_seed(0)
+    model = network().to(DEVICE, memory_format=torch.channels_last).train()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    randomise_norms(model)
+    model.gradient_checkpointing = checkpointing
+    pixels = torch.randn(4, 3, 224, 224, device=DEVICE).contiguous(memory_format=torch.channels_last)
+
+    def gradients(half):
+        model.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            features = model(pixels)
+        features.float().square().mean().backward()
+        weights = model.stem.convolution.weight, model.blocks[3].depthwise.norm.weight, model.head.norm.bias
+        return [features.detach().float(), *(weight.grad.clone() for weight in weights)]
+
+    fused = gradients(half=True)
+    monkeypatch.setenv("PMPGUARD_KERNELS", "off")
+    plain, exact = gradients(half=True), gradients(half=False)
+    for mine, other, right in zip(fused, plain, exact, strict=True):
+        assert (mine - right).norm() < 1.5 * (other - right).norm() + 5e-3 * right.norm()

@@ -7,7 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from pmpguard.model.awareness_fused import kernels_run_on
 from pmpguard.model.bias_relu6 import bias_relu6
+from pmpguard.model.depthwise import depthwise_relu6
+from pmpguard.model.expand_depthwise import expand_depthwise
+from pmpguard.model.fold_norm import fold_norm
+from pmpguard.model.pointwise import pointwise
 
 Stages = tuple[tuple[int, int, int, int, int], ...]
 
@@ -91,10 +96,22 @@ class InvertedResidual(nn.Module):
         self.project = Convolution(wide, outputs, kernel=1, activation=False, tensorflow=tensorflow)
 
     def forward(self, features: Tensor) -> Tensor:
+        if self.depthwise.uses_kernels(features) and self.project.uses_kernels(features):
+            return self.forward_fused(features)
         narrowed: Tensor = self.project(self.depthwise(self.expand(features)))
         if not self.residual:
             return narrowed
         return features + narrowed if torch.is_grad_enabled() else narrowed.add_(features)
+
+    def forward_fused(self, features: Tensor) -> Tensor:
+        """The same with the kernels for CUDA, which take in what follows each convolution."""
+        if isinstance(self.expand, Convolution) and self.expand.uses_kernels(features):
+            middle, sides = self.depthwise, self.depthwise.sides(features)
+            wide = expand_depthwise(features, *self.expand.folded(), *middle.folded(), middle.stride, sides)
+        else:
+            wide = self.depthwise(self.expand(features))
+        kept = features if self.residual else None
+        return pointwise(wide, *self.project.folded(), relu6=False, residual=kept)
 
 
 class Convolution(nn.Module):
@@ -104,6 +121,9 @@ class Convolution(nn.Module):
     weights and its shift into `bias_relu6`, so it costs no pass over the features. Gradients still reach all
     of its parameters. `tensorflow` pads like TensorFlow: "same" padding of a strided convolution puts the odd
     pixel to the right and the bottom, not evenly.
+
+    On CUDA with Triton, depthwise and 1x1 convolutions by stored statistics are kernels that include the
+    padding, the shift and the clamp.
     """
 
     def __init__(
@@ -126,13 +146,17 @@ class Convolution(nn.Module):
         self.norm = nn.BatchNorm2d(outputs, eps=1e-3 if tensorflow else 1e-5)
 
     def forward(self, features: Tensor) -> Tensor:
+        if self.uses_kernels(features):
+            weight, shift = self.folded()
+            if self.kernel == 1:
+                return pointwise(features, weight, shift, relu6=self.activation)
+            return depthwise_relu6(features, weight, shift, self.stride, self.sides(features))
         if self.tensorflow:
             features = self.pad(features)
         if self.norm.training:
             features = self.norm(self.convolution(features))
             return F.relu6(features) if self.activation else features
-        factor, shift = self.affine()  # (C,), (C,)
-        weight = self.convolution.weight * factor.view(-1, 1, 1, 1)
+        weight, shift = self.folded()
         if features.device.type == "cpu" and not torch.is_grad_enabled():
             features = self.convolve(features, weight, shift)
             return features.clamp_(0, 6) if self.activation else features
@@ -145,16 +169,26 @@ class Convolution(nn.Module):
         plain = self.convolution
         return F.conv2d(features, weight, bias, plain.stride, plain.padding, plain.dilation, plain.groups)
 
-    def affine(self) -> tuple[Tensor, Tensor]:
-        """The normalisation by stored statistics as factor and shift per channel."""
-        mean, variance = self.norm.running_mean, self.norm.running_var
-        assert mean is not None and variance is not None
-        factor = self.norm.weight * torch.rsqrt(variance + self.norm.eps)
-        return factor, self.norm.bias - mean * factor
+    def uses_kernels(self, features: Tensor) -> bool:
+        """Whether it is depthwise with ReLU6, or 1x1, and normalises by stored statistics, on CUDA."""
+        plain, groups = self.convolution, self.convolution.groups
+        depthwise = self.activation and self.kernel > 1 and groups == plain.in_channels == plain.out_channels
+        single = self.kernel == self.stride == groups == 1
+        return (depthwise or single) and not self.norm.training and kernels_run_on(features.device)
+
+    def folded(self) -> tuple[Tensor, Tensor]:
+        """Weights times the normalisation's factor, and its shift: (D, C / groups, k, k), (D,)."""
+        return fold_norm(self.convolution.weight, self.norm)
+
+    def sides(self, features: Tensor) -> tuple[int, int, int, int]:
+        """Zeros at the top, bottom, left and right."""
+        if not self.tensorflow:
+            return ((self.kernel - 1) // 2,) * 4
+        rows, columns = (same_padding(size, self.kernel, self.stride) for size in features.shape[-2:])
+        return *rows, *columns
 
     def pad(self, features: Tensor) -> Tensor:
-        top, bottom = same_padding(features.shape[-2], self.kernel, self.stride)
-        left, right = same_padding(features.shape[-1], self.kernel, self.stride)
+        top, bottom, left, right = self.sides(features)
         return F.pad(features, (left, right, top, bottom)) if top + bottom + left + right else features
 
 
