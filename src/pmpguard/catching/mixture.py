@@ -57,9 +57,8 @@ class MatchMixture:
         values = np.asarray(scores, dtype=np.float64)
         low, high = chance_levels(values.ravel(), self.mismatched)
         u = (low + high) / 2  # (S,)
-        density = np.full_like(u, self.weights[0])
-        for exponent, weight in zip(self.exponents, self.weights[1:], strict=True):
-            density += weight * exponent * (1 - u) ** (exponent - 1)
+        powers = np.exp(np.log1p(-u)[:, None] * (self.exponents - 1))  # (S, C): (1 - u)^(b - 1)
+        density = self.weights[0] + powers @ (self.exponents * self.weights[1:])
         mismatched = np.divide(self.weights[0], density, out=np.zeros_like(u), where=density > 0)
         matched: Array = (1 - mismatched).clip(0, 1).reshape(values.shape)
         return matched
@@ -176,10 +175,20 @@ def _bin_edges(mismatched_count: int) -> Array:
 
 
 def _bin_counts(low: Array, high: Array, edges: Array) -> Array:
-    """(K,) labelled pairs per bin, each spread evenly over its interval of chance levels."""
-    width = high - low
-    below = [float(((edge - low) / width).clip(0, 1).sum()) for edge in edges]
-    return np.diff(np.array(below))
+    """(K,) labelled pairs per bin, each spread evenly over its interval of chance levels.
+
+    Both ends grow together, so what lies below an edge are the first intervals, and parts of the few that
+    hold the edge: running sums give both.
+    """
+    low, high = np.sort(low), np.sort(high)
+    share = 1 / (high - low)
+    slopes = np.concatenate([[0.0], np.cumsum(share)])
+    offsets = np.concatenate([[0.0], np.cumsum(low * share)])
+    whole = np.searchsorted(high, edges, side="right")  # (K + 1,) intervals that end before the edge
+    begun = np.searchsorted(low, edges, side="left")  # intervals that begin before it
+    below = whole + edges * (slopes[begun] - slopes[whole]) - (offsets[begun] - offsets[whole])
+    counts: Array = np.diff(below).clip(min=0)
+    return counts
 
 
 def _fit_weights(

@@ -61,6 +61,7 @@ class TrainingView:
     epoch: int
     seed: int
     image_labels: Tensor | None = None  # (pictures,) int64: scene class of each picture, -1 where unknown
+    is_last: bool = True  # whether no epoch follows this one
     _cache: dict[str, Encoded] = field(default_factory=dict, repr=False)
 
     def _both(self) -> dict[str, Encoded]:

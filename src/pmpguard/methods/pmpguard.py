@@ -256,12 +256,13 @@ class PmpGuard(Method):
         if score is None or statistics is None:
             return self._estimate()
         self.paired_image.copy_(view.image_of)
+        rematches = settings.rematch and view.epoch >= settings.rematch_from
+        if not rematches and not view.is_last:
+            return self._estimate()
         rate = float(self._buffer("estimated_rate"))
         alone, _ = fit_with_known_rate(_array(score.labelled), _array(score.wrong), rate, seed=view.seed)
         self._propose(view, statistics, alone)
-        rematched = {}
-        if settings.rematch and view.epoch >= settings.rematch_from:
-            rematched["rematched"] = float(self._rematch(view, statistics, alone))
+        rematched = {"rematched": float(self._rematch(view, statistics, alone))} if rematches else {}
         return {**self._estimate(), **rematched}
 
     def _look(

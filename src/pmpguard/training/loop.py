@@ -279,6 +279,7 @@ def begin_epoch(
         epoch,
         config.seed,
         image_labels=torch.from_numpy(label_codes(seen.table)[seen.table.first_rows]).to(device),
+        is_last=epoch + 1 == config.epochs,
     )
     method.eval()
     with torch.no_grad(), averaged.in_place(method):
