@@ -15,6 +15,7 @@ from pmpguard.errors import ConfigError, ModelError
 from pmpguard.model import awareness_fused
 from pmpguard.model.awareness_attention import awareness_scores
 from pmpguard.model.awareness_fused import awareness_scores_fused, kernels_run_on, wide_product
+from pmpguard.model.caption_blocks import LongerThan
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 needs_kernels = pytest.mark.skipif(
@@ -112,6 +113,53 @@ def test_equals_the_plain_score(shape: tuple[int, ...], dtype: torch.dtype) -> N
 def test_every_branch_of_the_boundary(boundary: float, sharpness: float) -> None:
     words, regions = related(4, 6, 3, 9, 32, torch.float32)
     compare(words, some_mask(4, 6, 1), regions, boundary, sharpness=sharpness)
+
+
+LENGTHS = [3, 0, 16, 17, 9, 1, 20, 5, 12, 20, 7]
+BOUNDS = ((4, 9), (8, 7), (12, 4), (16, 3))  # a few more than LENGTHS have
+
+
+def ragged_mask(lengths: list[int], longest: int, gaps: bool) -> Tensor:
+    """Captions of these lengths; with gaps, every third word but the last one is missing."""
+    mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    if gaps:
+        for caption, length in enumerate(lengths):
+            mask[caption, 1 : max(1, length - 1) : 3] = False
+    return mask.to(DEVICE)
+
+
+@pytest.mark.gpu
+@needs_kernels
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_bounds_on_lengths_change_nothing(gaps: bool, dtype: torch.dtype) -> None:
+    words, regions = related(len(LENGTHS), 20, 3, 9, 32, dtype)
+    mask, results = ragged_mask(LENGTHS, 20, gaps), []
+    spoiled = words.masked_fill(~mask[..., None], torch.nan)
+    for longer_than in (None, BOUNDS, ()):
+        own = [spoiled.clone().requires_grad_(), regions.clone().requires_grad_()]
+        scores = awareness_scores_fused(own[0], mask, own[1], 0.1, longer_than=longer_than)
+        incoming = torch.randn(scores.shape, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+        results.append([scores, *torch.autograd.grad(scores, own, incoming)])
+    assert not results[1][0][1].any()  # no words
+    tolerance = GRADIENT_ERROR[dtype]
+    for plain, bounded, unbounded in zip(*results, strict=True):
+        for found in (bounded, unbounded):
+            assert found.isfinite().all()
+            assert (found - plain).norm() < tolerance * plain.norm()
+    torch.testing.assert_close(results[1][0], results[0][0], atol=SCORE_ERROR, rtol=0)
+    assert torch.equal(results[1][1][~mask], torch.zeros_like(results[1][1][~mask]))
+
+
+@pytest.mark.gpu
+@needs_kernels
+def test_wrong_bounds_give_no_score() -> None:
+    words, regions = related(len(LENGTHS), 20, 3, 9, 32, torch.float16)
+    mask = ragged_mask(LENGTHS, 20, gaps=True)
+    own = words.clone().requires_grad_()
+    for longer_than in (((16, 2),), ((4, 1),)):
+        scores = awareness_scores_fused(own, mask, regions, 0.1, longer_than=longer_than)
+        assert scores.mean().isnan()
 
 
 @pytest.mark.gpu
@@ -231,14 +279,16 @@ def test_more_regions_than_the_kernel_holds_go_the_plain_way(regions: int) -> No
 
 @pytest.mark.gpu
 @needs_cuda
-def test_can_be_captured_in_a_graph() -> None:
+@pytest.mark.parametrize("longer_than", [None, ((8, 19), (12, 19), (20, 15))])
+def test_can_be_captured_in_a_graph(longer_than: LongerThan | None) -> None:
     """A boundary and inputs that change between replays; nothing in between waits for the device."""
     words, regions = related(20, 24, 10, 49, 128, torch.bfloat16)
     mask, boundary = some_mask(20, 24, 1), torch.tensor(0.1, device="cuda")
+    mask[15:, 20:] = False
     words, regions = words.requires_grad_(), regions.requires_grad_()
 
     def step() -> list[Tensor]:
-        scores = awareness_scores_fused(words, mask, regions, boundary)
+        scores = awareness_scores_fused(words, mask, regions, boundary, longer_than=longer_than)
         return [scores, *torch.autograd.grad(scores.square().sum(), (words, regions))]
 
     side = torch.cuda.Stream()
@@ -261,7 +311,8 @@ def test_can_be_captured_in_a_graph() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_products_are_not_rounded_to_half_precision(dtype: torch.dtype) -> None:
     left, right = unit(40, 64, seed=1, dtype=dtype), unit(24, 64, seed=2, dtype=dtype)
-    for one, other in ((left, right.T), (right, left.T)):
+    several = unit(3, 20, 64, seed=3, dtype=dtype)
+    for one, other in ((left, right.T), (right, left.T), (several, several.transpose(1, 2))):
         found = wide_product(one, other)
         assert found.dtype == torch.float32
         torch.testing.assert_close(found.double(), one.double() @ other.double(), atol=1e-6, rtol=0)

@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pmpguard.model.caption_blocks import CaptionRows, block_starts, packed_rows, padded_rows
+from pmpguard.model.caption_blocks import (
+    CaptionRows,
+    LongerThan,
+    block_starts,
+    caption_ends,
+    packed_rows,
+    padded_rows,
+    sorted_rows,
+)
 
 
 def masks(captions: int, longest: int, seed: int) -> Tensor:
@@ -38,6 +46,55 @@ def check_rows(rows: CaptionRows, mask: Tensor, block: int) -> None:
 def test_every_word_has_a_row_and_every_caption_a_block(layout, captions, longest, more, seed) -> None:
     mask = masks(captions, longest, seed)
     check_rows(layout(mask, longest + more), mask, longest + more)
+
+
+def bounds_of(mask: Tensor, limits: list[int]) -> LongerThan:
+    """How many captions end after so many words."""
+    return tuple((limit, int((caption_ends(mask) > limit).sum())) for limit in limits)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    captions=st.integers(1, 30),
+    longest=st.integers(1, 16),
+    more=st.integers(0, 20),
+    seed=st.integers(0, 999),
+    limits=st.lists(st.integers(0, 20), max_size=5),
+    spare=st.integers(0, 3),
+)
+def test_sorted_captions_fit_their_rows(captions, longest, more, seed, limits, spare) -> None:
+    mask = masks(captions, longest, seed)
+    bounds = tuple((limit, count + spare) for limit, count in bounds_of(mask, limits))
+    rows = sorted_rows(mask, longest + more, bounds)
+    check_rows(rows, mask, longest + more)
+    assert rows.complete is not None and rows.complete
+    assert len(rows.source) <= len(padded_rows(mask, longest + more).source)
+
+
+def test_more_long_captions_than_promised_are_noticed() -> None:
+    mask = torch.arange(12) < torch.tensor([3, 9, 8, 1])[:, None]
+    gap = mask.clone()
+    gap[0, 11] = True  # few words, but a late one
+    for given_mask, bounds, complete in (
+        (mask, ((8, 1), (4, 2)), True),
+        (mask, ((8, 0),), False),
+        (mask, ((4, 1),), False),
+        (gap, ((8, 1), (4, 3)), False),
+        (gap, ((8, 2), (4, 3)), True),
+    ):
+        assert bool(sorted_rows(given_mask, 16, bounds).complete) is complete
+
+
+def test_sorting_leaves_few_rows_empty_and_depends_on_the_bounds_alone() -> None:
+    generator = torch.Generator().manual_seed(0)
+    lengths = (11 + 4 * torch.randn(3, 256, generator=generator)).round().clamp(3, 24)
+    batches = torch.arange(24) < lengths[..., None]  # (3, 256, 24)
+    limits = [6, 8, 10, 12, 14, 16, 20]
+    found = [bounds_of(mask, limits) for mask in batches]
+    bounds = tuple((limit, max(own[k][1] for own in found)) for k, limit in enumerate(limits))
+    rows = [sorted_rows(mask, 64, bounds) for mask in batches]
+    assert len({own.source.shape for own in rows}) == 1
+    assert all((own.caption >= 0).float().mean() > 0.8 for own in rows)
 
 
 def test_rows_of_a_caption_are_contiguous_when_packed() -> None:

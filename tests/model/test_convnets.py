@@ -254,6 +254,13 @@ needs_kernels = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def float32_is_float32():
+    """cuDNN takes TF32 otherwise."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
+
+
 def results_of(block, features):
     """Output and gradients of the input and all parameters, in float64."""
     features = features.clone().requires_grad_()

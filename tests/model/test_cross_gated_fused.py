@@ -14,8 +14,9 @@ from torch.nn.functional import normalize
 
 from pmpguard.model import cross_gated_fused
 from pmpguard.model.awareness_fused import kernels_run_on
+from pmpguard.model.caption_blocks import LongerThan
 from pmpguard.model.cross_gated_attention import CrossGatedAttention
-from pmpguard.model.cross_gated_fused import gated_cosines_fused
+from pmpguard.model.cross_gated_fused import gated_cosines_fused, parts_by_width
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 needs_kernels = pytest.mark.skipif(
@@ -124,6 +125,62 @@ def test_gradients_of_any_size_keep_their_accuracy() -> None:
 
 @pytest.mark.gpu
 @needs_kernels
+@pytest.mark.parametrize(("longest", "wide"), [(20, 3), (20, 2), (16, 0), (20, 0), (20, 5)])
+def test_bounds_on_lengths_change_nothing(longest: int, wide: int) -> None:
+    """`wide` captions may have more than 16 words; two have, where that is allowed."""
+    attention, regions = trained(24), unit(3, 6, 24, seed=2)
+    lengths = torch.tensor([3, 0, 20, 16, 18] if wide else [3, 0, 16, 16, 9], device=DEVICE)
+    mask = torch.arange(longest, device=DEVICE) < lengths[:, None]
+    mask[2:, 1:14:3] = False
+    words = unit(5, longest, 24, seed=1).masked_fill(~mask[..., None], torch.nan)
+    incoming = torch.randn(5, 3, generator=torch.Generator().manual_seed(4)).to(DEVICE)
+    results = []
+    for longer_than in (None, ((8, 4), (16, wide), (32, 0))):
+        inputs = [words.clone().requires_grad_(), regions.clone().requires_grad_(), *attention.parameters()]
+        cosines = gated_cosines_fused(attention, inputs[0], mask, inputs[1], None, longer_than)
+        results.append([cosines, *torch.autograd.grad(cosines, inputs, incoming)])
+    assert not results[1][0][1].any()  # no words
+    for plain, bounded in zip(*results, strict=True):
+        assert bounded.isfinite().all()
+        assert (bounded - plain).norm() < 5e-4 * plain.norm()  # gradients by logits are rounded to float16
+    torch.testing.assert_close(results[1][0], results[0][0], atol=1e-6, rtol=0)
+
+
+@pytest.mark.gpu
+@needs_kernels
+def test_three_widths_of_captions() -> None:
+    attention, words, regions = trained(16), unit(6, 40, 16, seed=1), unit(2, 4, 16, seed=2)
+    lengths = torch.tensor([5, 40, 20, 0, 16, 33], device=DEVICE)
+    mask = torch.arange(40, device=DEVICE) < lengths[:, None]
+    results = []
+    for longer_than in (None, ((16, 4), (32, 2))):
+        own = words.clone().requires_grad_()
+        cosines = gated_cosines_fused(attention, own, mask, regions, None, longer_than)
+        results.append(
+            [cosines, *torch.autograd.grad(cosines.square().sum(), [own, *attention.parameters()])]
+        )
+    for plain, bounded in zip(*results, strict=True):
+        assert (bounded - plain).norm() < 5e-4 * plain.norm()
+
+
+def test_parts_hold_every_caption_once() -> None:
+    assert parts_by_width(9, 20, ()) == ((0, 9, 20),)
+    assert parts_by_width(9, 16, ((16, 3),)) == ((0, 9, 16),)
+    assert parts_by_width(9, 20, ((8, 9), (16, 0))) == ((0, 9, 16),)
+    assert parts_by_width(9, 20, ((16, 12),)) == ((0, 9, 20),)
+    assert parts_by_width(9, 60, ((16, 5), (32, 5))) == ((0, 5, 60), (5, 9, 16))
+
+
+@pytest.mark.gpu
+@needs_kernels
+def test_wrong_bounds_give_no_cosine() -> None:
+    mask = torch.arange(20, device=DEVICE) < torch.tensor([3, 20, 18], device=DEVICE)[:, None]
+    words, regions = unit(3, 20, 16, seed=1), unit(2, 4, 16, seed=2)
+    assert gated_cosines_fused(trained(16), words, mask, regions, None, ((16, 1),)).mean().isnan()
+
+
+@pytest.mark.gpu
+@needs_kernels
 def test_captions_of_all_widths_without_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_gated_fused, "CAPTIONS_AT_ONCE", 2)
     words, regions, attention = unit(8, 40, 16, seed=1), unit(2, 4, 16, seed=2), trained(16)
@@ -179,13 +236,15 @@ def test_sizes_of_real_models(shape: tuple[int, ...], dtype: torch.dtype) -> Non
 
 @pytest.mark.gpu
 @needs_cuda
-def test_can_be_captured_in_a_graph() -> None:
+@pytest.mark.parametrize("longer_than", [None, ((16, 15),)])
+def test_can_be_captured_in_a_graph(longer_than: LongerThan | None) -> None:
     attention = trained(128)
     words, regions = unit(20, 24, 128, seed=1).requires_grad_(), unit(10, 49, 128, seed=2).requires_grad_()
     mask = some_mask(20, 24, 1)
+    mask[15:, 16:] = False
 
     def step() -> list[Tensor]:
-        cosines = gated_cosines_fused(attention, words, mask, regions)
+        cosines = gated_cosines_fused(attention, words, mask, regions, None, longer_than)
         inputs = [words, regions, *attention.parameters()]
         return [cosines, *torch.autograd.grad(cosines.square().sum(), inputs)]
 

@@ -162,6 +162,42 @@ def test_with_same_shapes_every_batch_can_be_replayed(retriever: Retriever) -> N
         assert torch.equal(pair_words(own)[1].sum(1), pair_words(more)[1].sum(1))
 
 
+def test_every_batch_keeps_to_the_promised_number_of_long_captions(retriever: Retriever) -> None:
+    """Also where several pairs have the same caption, and in epochs after those that were looked at."""
+    draw = np.random.default_rng(0)
+    words = ["red", "green", "blue", "square", "big", "small", "bright", "dark", "plain", "wide"]
+    lengths = draw.integers(1, 25, len(DATA.train))
+    told = [" ".join(draw.choice(words, length)) for length in lengths]
+    told[1::2] = told[::2]  # twice each
+    data = replace(DATA, train=DATA.train.with_column("caption", told))
+    kinds = set()
+    for batches in (feeder(retriever, data, same_shapes=True).batches(epoch, 0) for epoch in range(4)):
+        for batch in batches:
+            kinds.add(batch.kind)
+            encoded = batch.words.encode(retriever).chosen(batch.caption_of)
+            counted = encoded.mask.sum(1)  # (T,)
+            assert batch.longer_than is not None
+            for limit, most in batch.longer_than:
+                assert int((counted > limit).sum()) <= most
+            assert dict(batch.longer_than)[16] < len(batch.rows)
+    assert len(kinds) <= 2
+
+
+def test_long_captions_are_not_counted_where_ranks_share_a_batch(retriever: Retriever) -> None:
+    batch = next(feeder(retriever, world=World(0, 2), same_shapes=True).batches(0, 0))
+    assert batch.longer_than is None
+
+
+def test_a_step_is_replayed_only_by_steps_that_promise_the_same_lengths(retriever: Retriever) -> None:
+    batch = next(feeder(retriever, same_shapes=True).batches(0, 0))
+    assert batch.longer_than is not None
+    assert batch.cloned().kind == batch.kind
+    (limit, count), *others = batch.longer_than
+    other = replace(batch, longer_than=((limit, count + 1), *others))
+    assert other.kind != batch.kind and other.cloned().kind == other.kind
+    assert all(isinstance(tensor, torch.Tensor) for tensor in other.tensors())
+
+
 def test_batches_of_a_small_set_stay_as_they_are_where_no_other_picture_is_left() -> None:
     layouts = [batch_layout(np.arange(4), np.array([0, 1, 2, 2]), np.arange(4))]
     assert with_more_pictures(layouts, least=9)[0].images.tolist() == [0, 1, 2]

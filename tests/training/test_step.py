@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -128,6 +129,30 @@ def test_the_first_bad_step_is_remembered_and_named_later() -> None:
         runner.step(batches[step : step + 1], 0, step, 1.0)
     with pytest.raises(TrainingError, match="the loss at step 1 is not finite; its batch holds pairs of 1"):
         runner.check_finite(lambda step: f"of {step}")
+
+
+def test_a_step_is_captured_once_for_each_kind_of_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bounds on lengths are fixed in a captured step, so they are part of its kind."""
+    captured: list[StepTensors] = []
+
+    class Recorded:
+        def __init__(self, update: Callable[[StepTensors], dict[str, Tensor]], example: StepTensors) -> None:
+            captured.append(example)
+            self.update = update
+
+        def replay(self, batch: StepTensors) -> dict[str, Tensor]:
+            return self.update(batch)
+
+    monkeypatch.setattr("pmpguard.training.step.CapturedStep", Recorded)
+    runner, batches = build(small_config())
+    runner.capturing = True
+    bounds = [((8, 3), (16, 1)), ((8, 3), (16, 2))]
+    kinds = [replace(batches[0], longer_than=longer_than) for longer_than in (*bounds, None)]
+    for number, batch in enumerate([*kinds, *kinds, *kinds]):
+        runner.step([batch], 0, number, 1.0)
+    assert [batch.longer_than for batch in captured] == [*bounds, None]
+    seen = [runner.encode(batch, 0).longer_than for batch in kinds]
+    assert seen == [*bounds, None]
 
 
 def test_averaged_weights_follow_every_step() -> None:

@@ -14,7 +14,15 @@ from transformers import BertConfig, BertModel
 
 from pmpguard.model.text_encoder import TextEncoder, pretrained_text_encoder
 from pmpguard.model.tokenizer import Tokenizer, word_tokenizer
-from pmpguard.training.words import ROW_LENGTH, Packing, pack_words, row_starts, rows_needed
+from pmpguard.training.words import (
+    ROW_LENGTH,
+    WORD_STEPS,
+    Packing,
+    most_longer,
+    pack_words,
+    row_starts,
+    rows_needed,
+)
 
 CAPTIONS = [
     "a river", "many green trees are around a long straight river with a bridge", "two planes",
@@ -32,6 +40,36 @@ def test_captions_never_overlap_nor_straddle_rows(lengths: list[int]) -> None:
     assert len(set(places.tolist())) == counts.sum()
     assert rows_needed(counts) == places.max() // ROW_LENGTH + 1
     assert rows_needed(counts) <= 2 * counts.sum() / ROW_LENGTH + 1
+
+
+BATCHES = st.lists(st.lists(st.integers(0, 80), min_size=1, max_size=70), min_size=1, max_size=5)
+
+
+@given(BATCHES, st.booleans())
+def test_counts_of_long_captions_hold_for_every_batch(lists: list[list[int]], spare: bool) -> None:
+    batches = [np.array(batch) for batch in lists]
+    pairs = max(map(len, batches))
+    bounds = most_longer(batches, spare=spare)
+    assert tuple(limit for limit, _ in bounds) == WORD_STEPS
+    for limit, count in bounds:
+        longer = max(sum(words > limit for words in batch) for batch in lists)
+        assert longer <= count <= pairs
+        assert spare or count <= longer + pairs // 32
+        assert count > 0 or longer == 0
+
+
+@given(BATCHES, BATCHES)
+def test_room_for_two_epochs_holds_the_long_captions_of_both(
+    first: list[list[int]], second: list[list[int]]
+) -> None:
+    lengths = [np.array([5])]
+    counts = [most_longer([np.array(batch) for batch in lists]) for lists in (first, second)]
+    one, other = (Packing.for_batches(lengths, longer_than) for longer_than in counts)
+    both = one.at_least(other).longer_than
+    assert both is not None and both == other.at_least(one).longer_than
+    for found, own, given_count in zip(both, *counts, strict=True):
+        assert found == (own[0], max(own[1], given_count[1]))
+    assert one.at_least(Packing.for_batches(lengths)).longer_than is None
 
 
 @pytest.fixture(scope="module")

@@ -62,15 +62,26 @@ def positive_targets(
 def aggregation_terms(logits: Tensor, targets: Tensor, image_of: Tensor, form: Form = "symmetric") -> Tensor:
     """One loss per pair: (T, I), (T, I), (T,) -> (T,). See the head of this file."""
     if form == "symmetric":
-        row = -(_shares(targets, 1) * logits.log_softmax(1)).sum(1)  # (T,)
-        column = -(_shares(targets, 0) * logits.log_softmax(0)).sum(0)  # (I,)
-        return (row + column[image_of]) / 2
+        return _both_ways(_shares(targets, 1), _shares(targets, 0), logits, image_of)
     if form == "joint":
         negatives = logits.masked_fill(targets > 0, torch.finfo(logits.dtype).min)  # (T, I)
         against = torch.logaddexp(negatives.logsumexp(1)[:, None], negatives.logsumexp(0)[None])  # (T, I)
         twice = logits + torch.log(torch.tensor(2.0, dtype=logits.dtype, device=logits.device))
         return (_shares(targets, 1) * (torch.logaddexp(against, twice) - logits)).sum(1)
     raise ConfigError(f"aggregation form is {form!r}", fix="choose 'symmetric' or 'joint'")
+
+
+def agreement_terms(beliefs: Tensor, logits: Tensor, image_of: Tensor) -> Tensor:
+    """Cross-entropy of logits (T, I) to what the softmax of beliefs (T, I) says, as `symmetric`: (T,)."""
+    return _both_ways(beliefs.softmax(1), beliefs.softmax(0), logits, image_of)
+
+
+def _both_ways(rows: Tensor, columns: Tensor, logits: Tensor, image_of: Tensor) -> Tensor:
+    """Cross-entropy of each caption's row and of its image's column, halved: all (T, I), image_of (T,)."""
+    row = -(rows * logits.log_softmax(1)).sum(1)  # (T,)
+    # A softmax along the first axis is slow on a GPU.
+    column = -(columns.T * logits.T.contiguous().log_softmax(1)).sum(1)  # (I,)
+    return (row + column[image_of]) / 2
 
 
 def _shares(targets: Tensor, dim: int) -> Tensor:

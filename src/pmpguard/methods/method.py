@@ -20,6 +20,7 @@ from pmpguard.config import from_dict, to_dict
 from pmpguard.errors import ConfigError
 from pmpguard.losses.aggregation import positive_targets
 from pmpguard.model.boundary import Boundary
+from pmpguard.model.caption_blocks import LongerThan
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.retriever import Retriever
 from pmpguard.model.retriever_config import Ranking, RetrieverConfig
@@ -36,6 +37,7 @@ class EncodedBatch:
     caption_keys: Tensor  # (T,) int64: equal numbers, equal caption string
     rows: Tensor  # (T,) int64: rows of the training table
     epoch: int  # from 0
+    longer_than: LongerThan | None = None  # (words, most captions of the T with more); None: unknown
 
     @cached_property
     def targets(self) -> Tensor:

@@ -43,7 +43,7 @@ class Naaf(Method):
         boundary = self.retriever.boundary.value(train=True)
         scores = awareness_scores_fused(  # (T, I)
             texts.fragments, texts.mask, images.fragments, boundary,
-            region_mask=images.mask, product_dtype=PRODUCT_DTYPE,
+            region_mask=images.mask, product_dtype=PRODUCT_DTYPE, longer_than=batch.longer_than,
         )  # fmt: skip
         self.retriever.boundary.update(
             texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,

@@ -35,10 +35,11 @@ from pmpguard.catching.rematch import (
     standardised_cosines,
     without_labelled,
 )
-from pmpguard.losses.aggregation import aggregation_terms
+from pmpguard.losses.aggregation import aggregation_terms, agreement_terms
 from pmpguard.losses.awareness import Negatives, awareness_terms
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView, boundary_progress, pooled_cosines
 from pmpguard.model.awareness_fused import PRODUCT_DTYPE, awareness_scores_fused
+from pmpguard.model.caption_blocks import LongerThan
 from pmpguard.model.cross_gated_fused import fits_gated_kernel, gated_cosines_fused
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.pair_scoring import all_pairs_with_gradient
@@ -173,7 +174,8 @@ class PmpGuard(Method):
         if self._teaches(batch.epoch):
             beliefs = self._beliefs(batch)
             taught = [
-                share.get(name, 1.0) * agree_with(beliefs, each, batch) for name, each in logits.items()
+                share.get(name, 1.0) * agreement_terms(beliefs, each, batch.image_of)
+                for name, each in logits.items()
             ]
             terms["taught"] = settings.teach * torch.stack(taught).sum(0)
         return terms
@@ -184,7 +186,8 @@ class PmpGuard(Method):
         if settings.pooled_weight > 0 or not settings.cga:  # without gates, L_IA is on pooled tokens
             logits["pooled"] = pooled_cosines(batch) / self.temperature
         if settings.cga:
-            logits["aggregation"] = self._gated_cosines(batch.texts, batch.images) / self.temperature
+            cosines = self._gated_cosines(batch.texts, batch.images, batch.longer_than)
+            logits["aggregation"] = cosines / self.temperature
         if settings.pnaa and settings.awareness_loss == "softmax":
             logits["awareness"] = self._aware(batch) / settings.awareness_temperature
         return logits
@@ -204,7 +207,9 @@ class PmpGuard(Method):
         self._buffer("taught_captions")[: len(view.captions)] = view.captions.pooled.half()
         self._buffer("taught_images")[: len(view.images)] = view.images.pooled.half()
 
-    def _gated_cosines(self, texts: Encoded, images: Encoded) -> Tensor:
+    def _gated_cosines(
+        self, texts: Encoded, images: Encoded, longer_than: LongerThan | None = None
+    ) -> Tensor:
         """(T, I): cosines of gated fragments, in chunks that are computed again on the way back."""
         attention = self.retriever.cross_gated_attention
         assert attention is not None
@@ -215,7 +220,9 @@ class PmpGuard(Method):
             )
 
         if fits_gated_kernel(texts.fragments, texts.mask, images.fragments, images.mask):
-            return gated_cosines_fused(attention, texts.fragments, texts.mask, images.fragments, images.mask)
+            return gated_cosines_fused(
+                attention, texts.fragments, texts.mask, images.fragments, images.mask, longer_than
+            )
         if len(texts) * len(images) <= GATED_CHUNK**2:
             return score(texts, images)
         return all_pairs_with_gradient(score, texts, images, text_chunk=GATED_CHUNK, image_chunk=GATED_CHUNK)
@@ -229,7 +236,7 @@ class PmpGuard(Method):
         boundary = self.retriever.boundary
         scores = awareness_scores_fused(
             texts.fragments, texts.mask, images.fragments, boundary.value(train=True),
-            region_mask=images.mask, product_dtype=PRODUCT_DTYPE,
+            region_mask=images.mask, product_dtype=PRODUCT_DTYPE, longer_than=batch.longer_than,
         )  # fmt: skip
         boundary.update(
             texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
@@ -369,13 +376,6 @@ class PmpGuard(Method):
 
     def progress(self) -> dict[str, Tensor]:
         return {**boundary_progress(self.retriever.boundary), "mismatch": 1 - self.weight.mean()}
-
-
-def agree_with(beliefs: Tensor, logits: Tensor, batch: EncodedBatch) -> Tensor:
-    """(T,): cross-entropy of logits (T, I) to what beliefs (T, I) say, of captions and of their pictures."""
-    row = -(beliefs.softmax(1) * logits.log_softmax(1)).sum(1)  # (T,)
-    column = -(beliefs.softmax(0) * logits.log_softmax(0)).sum(0)  # (I,)
-    return (row + column[batch.image_of]) / 2
 
 
 def _trusted(agreed: Part, other: Part, image_of: Tensor, several: bool) -> list[Part]:

@@ -6,7 +6,8 @@ double precision, more than 128 regions or words, a boundary that wants a gradie
 
 Products take the numbers as they come, float32 as accurately as float32 and half precision on tensor cores;
 sums are float32. Without gradients captions are packed, which asks the device for their lengths. With
-gradients, and while a CUDA graph is captured, captions are padded instead and nothing waits.
+gradients, and while a CUDA graph is captured, nothing waits: captions are padded, or sorted into places of
+fewer words where `longer_than` says how many places of each size there must be.
 
 On the way back the gradients by the cosines are written for as many images at a time as fit `GRADIENT_BYTES`;
 those by words and regions are then two matrix products. No sum depends on the order in which programs finish.
@@ -30,7 +31,7 @@ from pmpguard.model.awareness_attention import (
     Direction,
     awareness_scores,
 )
-from pmpguard.model.caption_blocks import CaptionRows, packed_rows, padded_rows
+from pmpguard.model.caption_blocks import CaptionRows, LongerThan, packed_rows, padded_rows, sorted_rows
 from pmpguard.model.packed_gradient import HIGHEST_GRADIENT_SHARPNESS, packed_awareness_with_gradient
 from pmpguard.model.packed_scoring import HIGHEST_SHARPNESS
 
@@ -56,12 +57,14 @@ def awareness_scores_fused(
     sharpness: float = SHARPNESS,
     direction: Direction = "words",
     product_dtype: torch.dtype | None = None,
+    longer_than: LongerThan | None = None,
 ) -> Tensor:
     """S of every caption against every image, as `awareness_scores` gives it.
 
     words (T, m, d), word_mask (T, m), regions (I, n, d), region_mask (I, n) or None for all -> (T, I).
     `product_dtype` rounds float32 vectors for the kernel only: gradients stay float32. With float16 a cosine
-    of unit vectors is off by about 1e-5.
+    of unit vectors is off by about 1e-5. `longer_than` holds (words, captions): at most so many captions end
+    after so many words. It makes training faster; should it be wrong, the scores are not numbers.
     """
     constant = not isinstance(boundary, Tensor) or (boundary.ndim == 0 and not boundary.requires_grad)
     usual = constant and 0 < sharpness <= HIGHEST_SHARPNESS and direction in ("words", "both")
@@ -77,12 +80,12 @@ def awareness_scores_fused(
     else:
         boundary = torch.full((), boundary, device=words.device)
     options = boundary, sharpness, product_dtype or words.dtype
-    forward: Tensor = _Awareness.apply(words, word_mask, regions, region_mask, *options)  # type: ignore[no-untyped-call]
+    forward: Tensor = _Awareness.apply(words, word_mask, regions, region_mask, *options, longer_than)  # type: ignore[no-untyped-call]
     if direction == "words":
         return forward
     if region_mask is None:
         region_mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device)
-    mirrored: Tensor = _Awareness.apply(regions, region_mask, words, word_mask, *options)  # type: ignore[no-untyped-call]
+    mirrored: Tensor = _Awareness.apply(regions, region_mask, words, word_mask, *options, None)  # type: ignore[no-untyped-call]
     return (forward + mirrored.T) / 2
 
 
@@ -195,16 +198,23 @@ def prepare(
     boundary: Tensor,
     launch: Launch,
     packed: bool,
+    longer_than: LongerThan | None = None,
 ) -> Operands:
     """Captions in blocks, images padded to the kernel's columns, Gram matrices."""
-    rows = packed_rows(word_mask, launch.rows) if packed else padded_rows(word_mask, launch.rows)
+    if packed:
+        rows = packed_rows(word_mask, launch.rows)
+    elif longer_than is None:
+        rows = padded_rows(word_mask, launch.rows)
+    else:
+        rows = sorted_rows(word_mask, launch.rows, longer_than)
     share = 1.0 / word_mask.sum(1).clamp(min=1).float()  # (T,)
+    if rows.complete is not None:
+        share = torch.where(rows.complete, share, torch.nan)  # rather no score than a wrong one
     if region_mask is not None:
         regions = regions.masked_fill(~region_mask[..., None], 0.0)
         region_mask = region_mask.contiguous()
     regions = pad(regions, (0, 0, 0, launch.columns - regions.shape[1])).contiguous()  # (I, N, d)
-    wide = regions.float()
-    gram = torch.bmm(wide, wide.transpose(1, 2))  # (I, N, N)
+    gram = wide_product(regions, regions.transpose(1, 2))  # (I, N, N)
     high = gram.half()
     low = (gram - high.float()).half()
     return Operands(rows.gather(words), rows, share, regions, high, low, region_mask, boundary)
@@ -254,14 +264,16 @@ def gradients(
         chosen = regions[first : first + some]  # (I', N, d)
         by_words += wide_product(by_cosines, chosen.flatten(0, 1))
         found = wide_product(by_cosines.T, words).view(some, columns, dim)
-        by_regions[first : first + some] = found + by_gram.sum(0) @ chosen.float()
+        of_these = by_regions[first : first + some]
+        torch.baddbmm(found, by_gram.sum(0), chosen.float(), out=of_these)
     return by_words, by_regions
 
 
 def wide_product(left: Tensor, right: Tensor) -> Tensor:
-    """A matrix product in float32, also of half precision: rounding it would add as much error again."""
+    """Matrix product(s) in float32, also of half precision: rounding would add as much error again."""
     if left.is_cuda and left.dtype != torch.float32 and hasattr(torch.ops.aten.mm, "dtype"):  # PyTorch 2.8
-        return torch.mm(left, right, out_dtype=torch.float32)
+        product = torch.mm if left.ndim == 2 else torch.bmm
+        return product(left, right, out_dtype=torch.float32)
     return left.float() @ right.float()
 
 
@@ -287,6 +299,7 @@ class _Awareness(torch.autograd.Function):
         boundary: Tensor,
         sharpness: float,
         product_dtype: torch.dtype,
+        longer_than: LongerThan | None,
     ) -> Tensor:
         ctx.dtype, ctx.shapes = words.dtype, (words.shape, regions.shape)
         words, regions = words.to(product_dtype), regions.to(product_dtype)
@@ -294,7 +307,7 @@ class _Awareness(torch.autograd.Function):
         sizes = words.shape[1], regions.shape[1], words.shape[2]
         launch, backward_launch = choose_launch(*sizes, words.dtype, needed)
         packed = not needed and not (words.is_cuda and torch.cuda.is_current_stream_capturing())
-        operands = prepare(words, word_mask, regions, region_mask, boundary, launch, packed)
+        operands = prepare(words, word_mask, regions, region_mask, boundary, launch, packed, longer_than)
         if needed:
             ctx.operands, ctx.launch, ctx.sharpness = operands, backward_launch, sharpness
         return forward_scores(operands, len(words), regions.shape[1], sharpness, launch)
@@ -310,4 +323,4 @@ class _Awareness(torch.autograd.Function):
         by_regions = by_regions[:, :n].to(ctx.dtype)
         if operands.region_mask is not None:
             by_regions = by_regions.masked_fill(~operands.region_mask[..., None], 0.0)
-        return by_words, None, by_regions, None, None, None, None
+        return by_words, None, by_regions, None, None, None, None, None

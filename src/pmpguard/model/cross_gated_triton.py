@@ -283,7 +283,7 @@ if importlib.util.find_spec("triton") is not None:
         by_regions, by_seen, by_own, first_image, images, some_images, captions,
         D: tl.constexpr, L: tl.constexpr, N: tl.constexpr, BLOCK_D: tl.constexpr,
     ):  # fmt: skip
-        """One image and chunk, caption after caption: three gradients (I, D, N) in float32."""
+        """One image and chunk, caption after caption: added to three gradients (I, D, N) in float32."""
         own = tl.program_id(0)
         image = first_image + own
         start = tl.program_id(1) * BLOCK_D
@@ -292,9 +292,9 @@ if importlib.util.find_spec("triton") is not None:
         v = chunk(regions, image, start, D, BLOCK_D, N)
         v1 = chunk(own_region, image, start, D, BLOCK_D, N)
         v2 = chunk(seen_word, image, start, D, BLOCK_D, N)
-        region_total = tl.zeros((BLOCK_D, N), tl.float32)
-        seen_total = tl.zeros((BLOCK_D, N), tl.float32)
-        own_total = tl.zeros((BLOCK_D, N), tl.float32)
+        region_total = chunk(by_regions, image, start, D, BLOCK_D, N)
+        seen_total = chunk(by_seen, image, start, D, BLOCK_D, N)
+        own_total = chunk(by_own, image, start, D, BLOCK_D, N)
         for caption in range(captions):
             pair = caption * some_images + own
             u = chunk(words, caption, start, D, BLOCK_D, L)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from pmpguard.data.batches import BatchLayout, PairSampler, batch_layout
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import names_direction
 from pmpguard.data.transforms import Augmentation, augment
+from pmpguard.model.caption_blocks import LongerThan
 from pmpguard.model.retriever import Retriever
 from pmpguard.training.distributed import World
 from pmpguard.training.pictures import Pictures
@@ -23,6 +24,7 @@ from pmpguard.training.words import (
     Packing,
     PaddedWords,
     Words,
+    most_longer,
     pack_words,
     rounded,
     word_tensors,
@@ -40,16 +42,26 @@ class StepTensors:
     image_keys: Tensor  # (I,) int64
     caption_keys: Tensor  # (T,) int64
     rows: Tensor  # (T,) int64
+    # (words, most captions of the T with more); None where unknown
+    longer_than: LongerThan | None = field(default=None, kw_only=True)
 
     def tensors(self) -> list[Tensor]:
-        others = [getattr(self, field.name) for field in fields(self) if field.name != "words"]
-        return [*others, *word_tensors(self.words)]
+        return [*self._own_tensors().values(), *word_tensors(self.words)]
+
+    def _own_tensors(self) -> dict[str, Tensor]:
+        names = [own.name for own in fields(self) if own.name not in ("words", "longer_than")]
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Steps of equal kinds can replay one another: all that is fixed when a step is captured."""
+        return self.longer_than, *(tuple(tensor.shape) for tensor in self.tensors())
 
     def cloned(self) -> StepTensors:
         """The same values in memory of their own."""
         words = type(self.words)(*(tensor.clone() for tensor in word_tensors(self.words)))
-        others = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "words"}
-        return StepTensors(words=words, **{name: tensor.clone() for name, tensor in others.items()})
+        others = {name: tensor.clone() for name, tensor in self._own_tensors().items()}
+        return StepTensors(words=words, longer_than=self.longer_than, **others)
 
 
 @dataclass(frozen=True)
@@ -83,9 +95,14 @@ class TokenTable:
         index = torch.from_numpy(captions).to(self.ids.device)
         return PaddedWords(self.ids[index, :width], self.mask[index, :width])
 
-    def packing(self, captions: Sequence[np.ndarray]) -> Packing:
-        """Room for any of these batches of distinct captions."""
-        return Packing.for_batches([self.lengths[batch] for batch in captions])
+    def packing(self, batches: Sequence[tuple[np.ndarray, np.ndarray]], *, spare: bool = False) -> Packing:
+        """Room for any of these batches, of distinct captions (U,) and which of them each pair (T,) has.
+
+        `spare`: and for a few more long captions.
+        """
+        lengths = [self.lengths[some] for some, _ in batches]
+        words = [self.lengths[some[caption_of]] - sum(self.specials) for some, caption_of in batches]
+        return Packing.for_batches(lengths, most_longer(words, spare=spare))
 
     def words(self, captions: np.ndarray, packing: Packing | None) -> Words:
         """The given distinct captions; padded ones are repeated to a round number or to fill `packing`."""
@@ -126,7 +143,7 @@ class Feeder:
         if same_shapes:
             layouts = [layout for epoch in (0, 1) for layout in self.layouts(epoch)]
             self.most_pictures = max(len(layout.images) for layout in layouts)
-            self.room = tokens.packing([some for some, _ in self.distinct_captions(layouts)])
+            self.room = tokens.packing(self.distinct_captions(layouts), spare=True)
 
     def pair_with(self, image_codes: np.ndarray) -> None:
         """Train each row with this picture (N,): the labelled one, or one it was rematched to."""
@@ -155,15 +172,18 @@ class Feeder:
         distinct = self.distinct_captions(layouts)
         packing = None
         if self.tokens.packs or self.same_shapes:
-            packing = self.tokens.packing([some for some, _ in distinct])  # of the whole epoch: one shape
+            packing = self.tokens.packing(distinct)  # of the whole epoch: one shape
         if packing is not None and self.room is not None:
             packing = packing.at_least(self.room)
+        alone = self.world.size == 1  # of several ranks, each has counted its own pairs only
+        longer_than = packing.longer_than if packing is not None and alone else None
         own = [layout.images[self.world.share(len(layout.images))] for layout in layouts[start:]]
         offset = epoch * self.sampler.steps_per_epoch
         for number, pixels in enumerate(self.pictures.batches(own), start=start):
             some, caption_of = distinct[number]
             words = self.tokens.words(some, packing)
-            yield self._tensors(layouts[number], pixels, words, caption_of, offset + number)
+            batch = self._tensors(layouts[number], pixels, words, caption_of, offset + number)
+            yield replace(batch, longer_than=longer_than)
 
     def _tensors(
         self, layout: BatchLayout, pixels: Tensor, words: Words, caption_of: np.ndarray, number: int

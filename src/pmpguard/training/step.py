@@ -76,7 +76,7 @@ class StepRunner:
 
     def _replayed(self, batch: StepTensors, epoch: int) -> dict[str, Tensor]:
         """The first step of a kind runs as it is and warms up, the second is captured, the rest replay it."""
-        key = (self.method.phase(epoch), *(tuple(tensor.shape) for tensor in batch.tensors()))
+        key = self.method.phase(epoch), *batch.kind
         if key not in self.graphs:
             self.graphs[key] = None
             return self.update([batch], epoch)
@@ -111,6 +111,7 @@ class StepRunner:
             batch.caption_keys,
             batch.rows,
             epoch,
+            batch.longer_than,
         )
 
     def _remember(self, reported: dict[str, Tensor], step: int) -> None:

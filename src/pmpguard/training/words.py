@@ -7,6 +7,7 @@ another (`TextEncoder.packed_tokens`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pmpguard.model.caption_blocks import LongerThan
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.retriever import Retriever
 from pmpguard.training.kept_tokens import texts_of
@@ -21,6 +23,9 @@ from pmpguard.training.kept_tokens import texts_of
 # Counts are rounded up to these, so that few different shapes occur and captured steps can be replayed.
 LENGTH_STEP, CAPTION_STEP, ROW_STEP = 8, 32, 8
 ROW_LENGTH = 128
+# For each of these numbers of words, a step is told how many captions may have more.
+WORD_STEPS = (6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96)
+LONGER_SHARE = 32  # such counts are rounded up to a whole number of this part of the batch
 
 
 @dataclass(frozen=True)
@@ -65,23 +70,47 @@ class Packing:
     rows: int
     captions: int
     longest: int
+    longer_than: LongerThan | None = None  # pairs of a batch by words, special tokens not counted
 
     @classmethod
-    def for_batches(cls, lengths: Sequence[np.ndarray]) -> Packing:
+    def for_batches(cls, lengths: Sequence[np.ndarray], longer_than: LongerThan | None = None) -> Packing:
         """Token counts (U,) of each batch's captions."""
         return cls(
             rounded(max(rows_needed(batch) for batch in lengths), ROW_STEP),
             rounded(max(map(len, lengths)), CAPTION_STEP),
             rounded(max(int(batch.max()) for batch in lengths), LENGTH_STEP),
+            longer_than,
         )
 
     def at_least(self, other: Packing) -> Packing:
         """Room for what fits either."""
+        longer_than = None
+        if self.longer_than is not None and other.longer_than is not None:
+            both = zip(self.longer_than, other.longer_than, strict=True)
+            longer_than = tuple(max(own, given) for own, given in both)  # for the same numbers of words
         return Packing(
             max(self.rows, other.rows),
             max(self.captions, other.captions),
             max(self.longest, other.longest),
+            longer_than,
         )
+
+
+def most_longer(words: Sequence[np.ndarray], *, spare: bool = False) -> LongerThan:
+    """At most how many pairs of a batch have more than so many words: word counts (T,) of each batch's pairs.
+
+    `spare` leaves room for other batches of the same set: as much as such a count commonly varies by.
+
+    >>> most_longer([np.array([3, 7, 7]), np.array([9, 15, 2])])[:3]
+    ((6, 2), (8, 2), (10, 1))
+    """
+    pairs = max(map(len, words))
+    bounds = []
+    for limit in WORD_STEPS:
+        count = max(int((batch > limit).sum()) for batch in words)
+        count += math.ceil(math.sqrt(count)) if spare else 0
+        bounds.append((limit, min(pairs, rounded(count, max(1, pairs // LONGER_SHARE)))))
+    return tuple(bounds)
 
 
 def rounded(count: int, step: int) -> int:
