@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from pmpguard.commands.downloads import missing_dataset, missing_weights
 from pmpguard.config import to_dict
 from pmpguard.errors import ConfigError, DataError, MissingExtraError
@@ -163,13 +165,25 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
 
     >>> nested({"epochs": 3, "model.dim": 64, "model": {"text": "tiny"}})
     {'epochs': 3, 'model': {'dim': 64, 'text': 'tiny'}}
+    >>> nested({"optimiser.encoder_lr": "1e-4"})  # the command line leaves these as they were typed
+    {'optimiser': {'encoder_lr': 0.0001}}
     """
     result: dict[str, Any] = {}
     for name, value in settings.items():
         first, _, rest = name.partition(".")
+        if rest and isinstance(value, str):
+            value = typed(value)
         inner = nested({rest: value}) if rest else nested(value) if isinstance(value, dict) else value
         result = merge(result, {first: inner})
     return result
+
+
+def typed(text: str) -> Any:
+    """What a word of YAML means; YAML 1.1 takes 1e-4 for a word, we do not."""
+    try:
+        return float(text) if "e" in text.lower() else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError):
+        return text
 
 
 def with_lines(grid: GridConfig, names: Sequence[str] | None) -> GridConfig:
