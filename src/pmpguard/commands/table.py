@@ -165,13 +165,13 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
 
     >>> nested({"epochs": 3, "model.dim": 64, "model": {"text": "tiny"}})
     {'epochs': 3, 'model': {'dim': 64, 'text': 'tiny'}}
-    >>> nested({"optimiser.encoder_lr": "1e-4"})  # the command line leaves these as they were typed
+    >>> nested({"optimiser": {"encoder_lr": "1e-4"}})  # the command line leaves some as they were typed
     {'optimiser': {'encoder_lr': 0.0001}}
     """
     result: dict[str, Any] = {}
     for name, value in settings.items():
         first, _, rest = name.partition(".")
-        if rest and isinstance(value, str):
+        if isinstance(value, str):
             value = typed(value)
         inner = nested({rest: value}) if rest else nested(value) if isinstance(value, dict) else value
         result = merge(result, {first: inner})
