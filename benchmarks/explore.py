@@ -29,8 +29,9 @@ import yaml
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.evaluation.detection import measure_detection
 from pmpguard.evaluation.evaluate import encode_gallery, evaluate_scores
+from pmpguard.methods.registry import find_method
 from pmpguard.noise.corrupt import corrupt_pairs
-from pmpguard.training.experiment import PreparedDataset, clean_pairs, prepare_dataset
+from pmpguard.training.experiment import PreparedDataset, clean_pairs, prepare_dataset, right_pairs
 from pmpguard.training.grid import GridConfig, cell_config, merge, read_grid
 from pmpguard.training.loop import TrainingData, pick_device, train
 from pmpguard.training.tracking import current_commit, describe_hardware
@@ -54,7 +55,10 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
     corruption = corrupt_pairs(data.table, rate, seed, level)
     is_noisy = corruption.is_noisy[np.array(data.table.column("split")) == "train"]
     table, pictures = corruption.table.split("train"), data.pictures["train"]
-    if chosen.oracle:
+    known = None
+    if chosen.oracle and find_method(config.method).weights_pairs:
+        known = right_pairs(is_noisy)
+    elif chosen.oracle:
         table, pictures = clean_pairs(table, pictures, is_noisy, device)
     looks: list[dict[str, float]] = []
 
@@ -65,7 +69,7 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
     with tempfile.TemporaryDirectory() as folder:
         trained = train(
             config,
-            TrainingData(table, pictures, data.gallery("val"), data.table.fingerprint),
+            TrainingData(table, pictures, data.gallery("val"), data.table.fingerprint, known=known),
             Path(folder),
             observe=None if chosen.oracle else observe,
         )

@@ -293,11 +293,21 @@ def test_no_validation_split_is_an_error_that_names_it(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ oracle and row
 
 
-def test_the_oracle_trains_on_exactly_the_clean_pairs(tmp_path: Path) -> None:
+def test_the_oracle_of_a_method_that_weights_pairs_is_told_the_weights(tmp_path: Path) -> None:
     result = run_experiment(config(oracle=True, train=replace(GUARD, batch_size=20)), tmp_path, DATA)
     assert result.row.method == "oracle" and result.detection is None and result.rematching is None
-    assert len(result.trained.method.p_match) == 144  # 60 % of 240
+    noisy = result.corruption.is_noisy[np.array(DATA.table.column("split")) == "train"]
+    assert np.array_equal(result.trained.method.weight.numpy() == 1, ~noisy) and noisy.sum() == 96
+    assert result.trained.steps == GUARD.epochs * (240 // 20)  # as many as without
     assert not any(name.startswith(("catch", "rematch")) for name in result.row.metrics)
+
+
+def test_the_oracle_of_any_other_method_gets_the_clean_pairs_only(tmp_path: Path) -> None:
+    plain = replace(GUARD, method="infonce", settings={}, batch_size=20)
+    result = run_experiment(config(oracle=True, train=plain), tmp_path, DATA)
+    assert result.trained.steps == plain.epochs * (144 // 20)  # 60 % of 240 pairs
+    with pytest.raises(NotImplementedError, match="does not weight pairs"):
+        result.trained.method.trust(torch.ones(144))
 
 
 def test_clean_pairs_keep_their_own_pictures(tmp_path: Path) -> None:

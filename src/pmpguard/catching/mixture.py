@@ -29,6 +29,7 @@ Array = npt.NDArray[np.float64]
 SMALLEST_EXPONENT = 5.0
 EXPONENTS = 30
 MOST_ITERATIONS = 2000
+PART = 65_536  # scores whose densities are computed at once
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,11 @@ class MatchMixture:
         values = np.asarray(scores, dtype=np.float64)
         low, high = chance_levels(values.ravel(), self.mismatched)
         u = (low + high) / 2  # (S,)
-        powers = np.exp(np.log1p(-u)[:, None] * (self.exponents - 1))  # (S, C): (1 - u)^(b - 1)
-        density = self.weights[0] + powers @ (self.exponents * self.weights[1:])
+        matched_density = self.exponents * self.weights[1:]  # (C,) at u = 0
+        density = np.empty_like(u)
+        for part in range(0, len(u), PART):
+            powers = np.exp(np.log1p(-u[part : part + PART, None]) * (self.exponents - 1))  # (1 - u)^(b - 1)
+            density[part : part + PART] = self.weights[0] + powers @ matched_density
         mismatched = np.divide(self.weights[0], density, out=np.zeros_like(u), where=density > 0)
         matched: Array = (1 - mismatched).clip(0, 1).reshape(values.shape)
         return matched

@@ -92,6 +92,8 @@ class Method(nn.Module):
     Settings: ClassVar[type[Any]] = NoSettings
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"recommended": {}}
 
+    # Whether `trust` can be told which pairs are right.
+    weights_pairs: ClassVar[bool] = False
     # (N,) float in [0, 1], set by methods that judge pairs: the detection metric reads it, the loop does not.
     p_match: Tensor | None
     # (N,) int64, set by methods that train a caption with another picture than its label: the code of the
@@ -136,6 +138,10 @@ class Method(nn.Module):
     def begin_epoch(self, view: TrainingView) -> dict[str, float]:
         """Look at the training set before an epoch; returned values are logged."""
         return {}
+
+    def trust(self, matches: Tensor) -> None:
+        """Train on the pairs that are right (N,) bool and never judge any: for the oracle alone."""
+        raise NotImplementedError(f"{self.name} does not weight pairs")
 
     def phase(self, epoch: int) -> int:
         """Epochs of one number compute their losses alike, so that a captured step may be replayed."""

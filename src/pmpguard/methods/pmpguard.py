@@ -113,6 +113,7 @@ class PmpGuard(Method):
 
     name = "pmpguard"
     Settings = PmpGuardSettings
+    weights_pairs = True
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "recommended": {},
         "paper": {
@@ -132,6 +133,7 @@ class PmpGuard(Method):
 
     def __init__(self, retriever: Retriever, settings: PmpGuardSettings, pairs: int) -> None:
         super().__init__(retriever, settings, pairs)
+        self.trusted = False
         self.register_buffer("weight", torch.ones(pairs))
         self.register_buffer("paired_image", torch.full((pairs,), -1, dtype=torch.int64))
         if settings.suppress:
@@ -249,7 +251,7 @@ class PmpGuard(Method):
         settings = self.settings
         if self._teaches(view.epoch):
             self._learn_from(view)
-        if self.p_match is None:
+        if self.p_match is None or self.trusted:
             return {}
         unseen = self._unseen(view)
         wrong = draw_wrong(view.caption_of, view.image_of, view.seed)
@@ -271,6 +273,10 @@ class PmpGuard(Method):
         self._propose(view, statistics, alone)
         rematched = {"rematched": float(self._rematch(view, statistics, alone))} if rematches else {}
         return {**self._estimate(), **rematched}
+
+    def trust(self, matches: Tensor) -> None:
+        self.weight.copy_(matches)
+        self.trusted = True
 
     def _look(
         self, view: TrainingView, wrong: WrongPairs

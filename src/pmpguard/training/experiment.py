@@ -22,6 +22,7 @@ from pmpguard.evaluation.detection import Detection, RematchPrecision, measure_d
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
 from pmpguard.evaluation.tables import ResultRow
 from pmpguard.methods.method import Method
+from pmpguard.methods.registry import find_method
 from pmpguard.model.retriever_config import Ranking
 from pmpguard.noise.corrupt import Corruption, corrupt_pairs
 from pmpguard.noise.manifest import apply_manifest, save_manifest
@@ -61,7 +62,9 @@ class ExperimentConfig:
         images: folder of the pictures, where they are not beside the pairs.
         scenes: number of scenes of the embedded world.
         noise: which captions are made wrong.
-        oracle: train on the truly clean pairs alone, knowing the labels: no competitor, a yardstick.
+        oracle: train on the truly clean pairs alone, knowing the labels: no competitor, a yardstick. A method
+            that weights pairs is told which are right and sees the same batches as without; others get the
+            clean pairs only.
         train: the training run.
         hold_out: pictures kept from training, for a dataset without splits of its own.
     """
@@ -171,7 +174,10 @@ def run_experiment(
     in_train = np.array(data.table.column("split")) == "train"
     is_noisy = corruption.is_noisy[in_train]
     train_table, pictures = corruption.table.split("train"), data.pictures["train"]
-    if config.oracle:
+    known = None
+    if config.oracle and find_method(config.train.method).weights_pairs:
+        known = right_pairs(is_noisy)
+    elif config.oracle:
         train_table, pictures = clean_pairs(train_table, pictures, is_noisy, device)
 
     def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:
@@ -186,6 +192,7 @@ def run_experiment(
             data.gallery("val"),
             data.table.fingerprint,
             noise_mark(corruption, config.oracle),
+            known,
         ),
         run,
         observe=None if config.oracle else observe,
@@ -300,13 +307,18 @@ def row_metrics(
     return metrics
 
 
+def right_pairs(is_noisy: np.ndarray) -> np.ndarray:
+    """(N,) bool, for the oracle alone."""
+    if is_noisy.all():
+        raise DataError("oracle: no clean pair is left to train on", fix="lower the mismatch rate")
+    return ~is_noisy
+
+
 def clean_pairs(
     table: PairTable, pictures: Pictures, is_noisy: np.ndarray, device: torch.device
 ) -> tuple[PairTable, Pictures]:
     """The truly clean pairs and their pictures, for the oracle alone."""
-    if is_noisy.all():
-        raise DataError("oracle: no clean pair is left to train on", fix="lower the mismatch rate")
-    kept = table.filter(~is_noisy)
+    kept = table.filter(right_pairs(is_noisy))
     if isinstance(pictures, StreamedPictures):
         return kept, StreamedPictures(kept, pictures.size, device, pictures.ahead)
     if not isinstance(pictures, ResidentPictures):

@@ -54,6 +54,7 @@ class TrainingData:
     validation: Gallery
     dataset: str  # fingerprint of the pairs before corruption
     noise: str = ""  # fingerprint of the corruption
+    known: np.ndarray | None = None  # (N,) bool, which pairs are right: for the oracle alone
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ def train(
     method = build_method(config, len(data.train), data.train.captions).to(device)
     if device.type == "cuda":
         method = method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if data.known is not None:
+        method.trust(torch.from_numpy(data.known))
     broadcast_state(method, world)
     optimiser = build_optimiser(method, config, device)
     names = {parameter: name for name, parameter in method.named_parameters() if parameter.requires_grad}
