@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -310,5 +309,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PMPGUARD_KERNELS", "all")
     main()

@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -319,5 +318,4 @@ def compare(rows: dict[str, dict[str, Any]]) -> None:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PMPGUARD_KERNELS", "all")
     main()

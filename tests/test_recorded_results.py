@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from pmpguard.evaluation.printed import find_printed
+
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 FILES = sorted(path for path in RESULTS.iterdir() if path.suffix in (".json", ".jsonl"))
 
@@ -34,3 +36,28 @@ def test_wrong_captions_are_found_better_than_by_what_is_usual_at_every_rate() -
         for name in ("cosine", "self_confidence", "loss_gmm", "loss_gmm_held_out"):
             for measure in ("auroc", "average_precision", "precision_at_true_rate"):
                 assert ours[measure] > systems[name][measure], (rate, name, measure)
+
+
+def test_on_rsicd_catching_keeps_retrieval_above_the_papers_rows_at_every_rate() -> None:
+    rows = [row for row in rows_of(RESULTS / "rsicd-light.jsonl") if row["level"] == "caption"]
+    printed = {line.rate: line.mr for line in find_printed(1, "RSICD") if line.method == "PMPGuard"}
+    assert set(printed) == {0.0, 0.2, 0.4, 0.6, 0.8}
+    for rate, mr in printed.items():
+        ours = [row["metrics"] for row in rows if row["method"] == "pmpguard" and row["rate"] == rate]
+        plain = [row["metrics"]["mr"] for row in rows if row["method"] == "infonce" and row["rate"] == rate]
+        mean = sum(metrics["mr"] for metrics in ours) / len(ours)
+        assert mean > mr and all(mean > other for other in plain), rate
+        assert all(abs(metrics["catch_estimated_rate"] - rate) <= 0.03 for metrics in ours), rate
+        if rate:
+            assert min(metrics["catch_auroc"] for metrics in ours) > (0.985 if rate < 0.8 else 0.97)
+
+
+def test_kernels_reach_what_the_documents_say() -> None:
+    (pairs,), (steps,) = (rows_of(RESULTS / f"{name}.json") for name in ("pair_scoring_gpu", "step_gpu"))
+    assert pairs["awareness_forward"]["milliseconds"] < 40 and pairs["awareness_forward"]["ratio"] > 8
+    assert pairs["gated_forward"]["ratio"] > 5
+    for part in ("awareness", "gated"):
+        for features in ("to_float64", "trained_to_float64"):
+            assert pairs[f"{part}_{features}"]["captions_with_same_ten_best"] >= 0.999
+    assert steps["methods"]["pmpguard without gates"]["step"]["ratio_to_infonce"] < 1.25
+    assert steps["methods"]["pmpguard"]["memory"]["gigabytes_above_infonce"] < 4
