@@ -210,11 +210,11 @@ def with_more_pictures(layouts: Sequence[BatchLayout], least: int = 0) -> list[B
     least = max(least, *(len(layout.images) for layout in layouts))
     filled = []
     for number, layout in enumerate(layouts):
-        images = layout.images
-        for other in (*layouts[number + 1 :], *layouts[:number]):
-            if len(images) == least:
-                break
-            images = np.concatenate([images, np.setdiff1d(other.images, images)[: least - len(images)]])
+        images, after = layout.images, 1
+        while len(images) < least and after < len(layouts):
+            others = np.setdiff1d(layouts[(number + after) % len(layouts)].images, images)
+            images = np.concatenate([images, others[: least - len(images)]])
+            after += 1
         filled.append(replace(layout, images=images))
     return filled
 
