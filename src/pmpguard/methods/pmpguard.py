@@ -313,8 +313,8 @@ class PmpGuard(Method):
     def _judge(self, parts: list[Part], unseen: Tensor, seed: int) -> MatchMixture:
         """The mixture of all pairs; its rate comes from pairs that were not trained on yet.
 
-        Evidence that cannot tell some true pairs from wrong ones makes the rate too high, so the lowest of all
-        looks is kept.
+        Evidence that cannot tell some true pairs from wrong ones makes the rate too high, so the lowest of
+        all looks is kept.
         """
         labelled = np.stack([_array(part.labelled) for part in parts], axis=1)  # (N, K)
         wrong = np.stack([_array(part.wrong) for part in parts], axis=1)  # (M, K)
