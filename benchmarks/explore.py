@@ -29,9 +29,8 @@ import yaml
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.evaluation.detection import measure_detection
 from pmpguard.evaluation.evaluate import encode_gallery, evaluate_scores
-from pmpguard.methods.registry import find_method
 from pmpguard.noise.corrupt import corrupt_pairs
-from pmpguard.training.experiment import PreparedDataset, clean_pairs, prepare_dataset, right_pairs
+from pmpguard.training.experiment import PreparedDataset, oracle_data, prepare_dataset
 from pmpguard.training.grid import GridConfig, cell_config, merge, read_grid
 from pmpguard.training.loop import TrainingData, pick_device, train
 from pmpguard.training.tracking import current_commit, describe_hardware
@@ -56,10 +55,8 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
     is_noisy = corruption.is_noisy[np.array(data.table.column("split")) == "train"]
     table, pictures = corruption.table.split("train"), data.pictures["train"]
     known = None
-    if chosen.oracle and find_method(config.method).weights_pairs:
-        known = right_pairs(is_noisy)
-    elif chosen.oracle:
-        table, pictures = clean_pairs(table, pictures, is_noisy, device)
+    if chosen.oracle:
+        table, pictures, known = oracle_data(config.method, table, pictures, is_noisy, device)
     looks: list[dict[str, float]] = []
 
     def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:

@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_marks import DEVICE, captured, needs_cuda, needs_kernels
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from pmpguard.errors import ConfigError, ModelError
 from pmpguard.model import awareness_fused
 from pmpguard.model.awareness_attention import awareness_scores
-from pmpguard.model.awareness_fused import awareness_scores_fused, kernels_run_on, wide_product
+from pmpguard.model.awareness_fused import awareness_scores_fused, wide_product
 from pmpguard.model.caption_blocks import LongerThan
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-needs_kernels = pytest.mark.skipif(
-    not kernels_run_on(DEVICE), reason="needs Triton, and CUDA or TRITON_INTERPRET=1"
-)
-needs_cuda = pytest.mark.skipif(
-    DEVICE.type != "cuda" or not kernels_run_on(DEVICE), reason="needs CUDA and Triton"
-)
 # Tensor cores cut off what a float32 sum cannot hold, where a CPU rounds it. Such errors do not cancel: what
 # is allowed grows with the numbers of a vector.
 SCORE_ERROR, SCORE_ERROR_PER_NUMBER = 2e-6, 4e-9
@@ -291,20 +285,13 @@ def test_can_be_captured_in_a_graph(longer_than: LongerThan | None) -> None:
         scores = awareness_scores_fused(words, mask, regions, boundary, longer_than=longer_than)
         return [scores, *torch.autograd.grad(scores.square().sum(), (words, regions))]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, results = captured(step)
     with torch.no_grad():
         boundary.fill_(0.25)
         words.copy_(words.flip(0))
         mask.copy_(mask.flip(0))
     graph.replay()
-    replayed = [tensor.clone() for tensor in captured]
+    replayed = [tensor.clone() for tensor in results]
     assert all(torch.equal(a, b) for a, b in zip(replayed, step(), strict=True))
 
 

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_marks import DEVICE, needs_cuda, needs_kernels
 
 from pmpguard.model import bias_relu6 as bias_relu6_module
-from pmpguard.model.awareness_fused import kernels_run_on
 from pmpguard.model.bias_relu6 import bias_relu6
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-needs_kernels = pytest.mark.skipif(
-    not kernels_run_on(DEVICE), reason="needs Triton, and CUDA or TRITON_INTERPRET=1"
-)
-needs_cuda = pytest.mark.skipif(
-    DEVICE.type != "cuda" or not kernels_run_on(DEVICE), reason="needs CUDA and Triton"
-)
 
 
 def example(shape=(2, 5, 3, 4), dtype=torch.float64, device="cpu"):

@@ -4,10 +4,10 @@ import importlib.util
 
 import pytest
 import torch
+from kernel_marks import DEVICE, needs_kernels
 from torch import nn
 from torch.nn import functional as F
 
-from pmpguard.model.awareness_fused import kernels_run_on
 from pmpguard.model.convnets import (
     Convolution,
     EfficientNetLite0,
@@ -16,6 +16,7 @@ from pmpguard.model.convnets import (
     same_padding,
 )
 from pmpguard.model.image_encoder import pretrained_image_encoder
+from pmpguard.model.kernels import kernels_run_on
 from pmpguard.model.weights import efficientnet_lite_weights, load_exactly, mobilenet_v2_weights
 
 
@@ -246,12 +247,6 @@ def test_checkpointing_changes_no_gradient():
         gradients.append(model.stem.convolution.weight.grad.clone())
     torch.testing.assert_close(*gradients)
     assert gradients[0].abs().max() > 0
-
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-needs_kernels = pytest.mark.skipif(
-    not kernels_run_on(DEVICE), reason="needs Triton, and CUDA or TRITON_INTERPRET=1"
-)
 
 
 @pytest.fixture(autouse=True)

@@ -9,22 +9,14 @@ import copy
 
 import pytest
 import torch
+from kernel_marks import DEVICE, captured, needs_cuda, needs_kernels
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from pmpguard.model import cross_gated_fused
-from pmpguard.model.awareness_fused import kernels_run_on
 from pmpguard.model.caption_blocks import LongerThan
 from pmpguard.model.cross_gated_attention import CrossGatedAttention
 from pmpguard.model.cross_gated_fused import gated_cosines_fused, parts_by_width
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-needs_kernels = pytest.mark.skipif(
-    not kernels_run_on(DEVICE), reason="needs Triton, and CUDA or TRITON_INTERPRET=1"
-)
-needs_cuda = pytest.mark.skipif(
-    DEVICE.type != "cuda" or not kernels_run_on(DEVICE), reason="needs CUDA and Triton"
-)
 
 
 def unit(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -248,19 +240,12 @@ def test_can_be_captured_in_a_graph(longer_than: LongerThan | None) -> None:
         inputs = [words, regions, *attention.parameters()]
         return [cosines, *torch.autograd.grad(cosines.square().sum(), inputs)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, results = captured(step)
     with torch.no_grad():
         words.copy_(words.flip(0))
         mask.copy_(mask.flip(0))
     graph.replay()
-    replayed = [tensor.clone() for tensor in captured]
+    replayed = [tensor.clone() for tensor in results]
     for again, plain in zip(replayed, step(), strict=True):
         torch.testing.assert_close(again, plain)
 

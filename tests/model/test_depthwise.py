@@ -7,22 +7,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_marks import DEVICE, captured, needs_cuda, needs_kernels
 from torch import Tensor
 from torch.nn import functional as F
 
 from pmpguard.model import depthwise
-from pmpguard.model.awareness_fused import kernels_run_on
 from pmpguard.model.bias_relu6 import channel_block
 from pmpguard.model.convnets import same_padding
 from pmpguard.model.depthwise import Window, cut, depthwise_relu6, run_backward, taps_of
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-needs_kernels = pytest.mark.skipif(
-    not kernels_run_on(DEVICE), reason="needs Triton, and CUDA or TRITON_INTERPRET=1"
-)
-needs_cuda = pytest.mark.skipif(
-    DEVICE.type != "cuda" or not kernels_run_on(DEVICE), reason="needs CUDA and Triton"
-)
 ERROR = {torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # relative, of a rounded result
 Padding = int | tuple[int, int, int, int]
 
@@ -198,19 +191,12 @@ def test_runs_give_the_same_bits_and_can_be_captured_in_a_graph(kernel: int, str
         result = depthwise_relu6(own[0], own[1], own[2], stride, kernel // 2)
         return [result, *torch.autograd.grad(result.float().square().sum(), own)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, results = captured(step)
     with torch.no_grad():
         features.copy_(features.flip(0))
         weight.copy_(weight.flip(0))
     graph.replay()
-    replayed = [tensor.clone() for tensor in captured]
+    replayed = [tensor.clone() for tensor in results]
     for _ in range(2):
         assert all(torch.equal(a, b) for a, b in zip(replayed, step(), strict=True))
 

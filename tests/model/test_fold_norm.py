@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_marks import DEVICE, needs_kernels
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pmpguard.model.awareness_fused import kernels_run_on
 from pmpguard.model.fold_norm import fold_norm
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-needs_kernels = pytest.mark.skipif(
-    not kernels_run_on(DEVICE), reason="needs Triton, and CUDA or TRITON_INTERPRET=1"
-)
 
 
 def example(outputs: int, inputs: int, kernel: int) -> tuple[Tensor, nn.BatchNorm2d]:

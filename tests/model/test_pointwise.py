@@ -8,21 +8,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_marks import DEVICE, needs_cuda, needs_kernels
 from torch import Tensor
 from torch.nn import functional as F
 
 from pmpguard.model import pointwise as pointwise_module
-from pmpguard.model.awareness_fused import kernels_run_on
 from pmpguard.model.expand_depthwise import expand_depthwise
 from pmpguard.model.pointwise import pointwise
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-needs_kernels = pytest.mark.skipif(
-    not kernels_run_on(DEVICE), reason="needs Triton, and CUDA or TRITON_INTERPRET=1"
-)
-needs_cuda = pytest.mark.skipif(
-    DEVICE.type != "cuda" or not kernels_run_on(DEVICE), reason="needs CUDA and Triton"
-)
 ERROR = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # relative
 
 

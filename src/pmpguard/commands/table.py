@@ -179,9 +179,14 @@ def nested(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def typed(text: str) -> Any:
-    """What a word of YAML means; YAML 1.1 takes 1e-4 for a word, we do not."""
+    """What a word of YAML means; YAML 1.1 takes 1e-4 for a word, we do not.
+
+    >>> typed("1e-4"), typed("true"), typed("mobilenet-v2")
+    (0.0001, True, 'mobilenet-v2')
+    """
     try:
-        return float(text) if "e" in text.lower() else yaml.safe_load(text)
+        value = yaml.safe_load(text)
+        return float(value) if isinstance(value, str) else value
     except (ValueError, yaml.YAMLError):
         return text
 

@@ -15,8 +15,6 @@ those by words and regions are then two matrix products. No sum depends on the o
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +30,7 @@ from pmpguard.model.awareness_attention import (
     awareness_scores,
 )
 from pmpguard.model.caption_blocks import CaptionRows, LongerThan, packed_rows, padded_rows, sorted_rows
+from pmpguard.model.kernels import kernels_run_on
 from pmpguard.model.packed_gradient import HIGHEST_GRADIENT_SHARPNESS, packed_awareness_with_gradient
 from pmpguard.model.packed_scoring import HIGHEST_SHARPNESS
 
@@ -126,13 +125,6 @@ def fits_packing(
         and sharpness <= HIGHEST_GRADIENT_SHARPNESS
         and (region_mask is None or (region_mask.shape == regions.shape[:2] and bool(region_mask.all())))
     )
-
-
-def kernels_run_on(device: torch.device) -> bool:
-    """CUDA with Triton, or any device when Triton interprets its kernels; PMPGUARD_KERNELS=off says no."""
-    if os.environ.get("PMPGUARD_KERNELS") == "off" or importlib.util.find_spec("triton") is None:
-        return False
-    return device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @dataclass(frozen=True)

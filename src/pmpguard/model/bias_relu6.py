@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pmpguard.model.awareness_fused import kernels_run_on
+from pmpguard.model.kernels import kernels_run_on
 
 TILE = 2048  # numbers a program takes at a time
 PROGRAMS = 2112  # on the way back: sixteen for each multiprocessor of the largest GPUs of today

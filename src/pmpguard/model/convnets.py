@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from pmpguard.model.awareness_fused import kernels_run_on
 from pmpguard.model.bias_relu6 import bias_relu6
 from pmpguard.model.depthwise import depthwise_relu6
 from pmpguard.model.expand_depthwise import expand_depthwise
 from pmpguard.model.fold_norm import fold_norm
+from pmpguard.model.kernels import kernels_run_on
 from pmpguard.model.pointwise import pointwise
 
 Stages = tuple[tuple[int, int, int, int, int], ...]

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pmpguard.model.awareness_fused import kernels_run_on
 from pmpguard.model.bias_relu6 import bias_relu6, channel_block
+from pmpguard.model.kernels import kernels_run_on
 
 PROGRAMS = 2112  # wanted at least: sixteen for each multiprocessor of the largest GPUs of today
 SHORTEST_STRIP = 8  # rows a program slides over, so that its first rows, read twice, do not weigh

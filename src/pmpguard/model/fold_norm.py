@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pmpguard.model.awareness_fused import kernels_run_on
+from pmpguard.model.kernels import kernels_run_on
 
 TILE = 2048  # weights of a program
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from pmpguard.model import bias_relu6
-from pmpguard.model.awareness_fused import kernels_run_on
 from pmpguard.model.depthwise import in_autocast_type
+from pmpguard.model.kernels import kernels_run_on
 
 PRODUCTS = "kernel"
 WEIGHT_PRODUCTS = "kernel"

@@ -175,10 +175,10 @@ def run_experiment(
     is_noisy = corruption.is_noisy[in_train]
     train_table, pictures = corruption.table.split("train"), data.pictures["train"]
     known = None
-    if config.oracle and find_method(config.train.method).weights_pairs:
-        known = right_pairs(is_noisy)
-    elif config.oracle:
-        train_table, pictures = clean_pairs(train_table, pictures, is_noisy, device)
+    if config.oracle:
+        train_table, pictures, known = oracle_data(
+            config.train.method, train_table, pictures, is_noisy, device
+        )
 
     def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:
         found = measure_detection(p_match, is_noisy).as_dict()
@@ -307,18 +307,22 @@ def row_metrics(
     return metrics
 
 
-def right_pairs(is_noisy: np.ndarray) -> np.ndarray:
-    """(N,) bool, for the oracle alone."""
+def oracle_data(
+    method: str, table: PairTable, pictures: Pictures, is_noisy: np.ndarray, device: torch.device
+) -> tuple[PairTable, Pictures, np.ndarray | None]:
+    """What the oracle trains on, and which of its pairs are right if the method can be told."""
     if is_noisy.all():
         raise DataError("oracle: no clean pair is left to train on", fix="lower the mismatch rate")
-    return ~is_noisy
+    if find_method(method).weights_pairs:
+        return table, pictures, ~is_noisy
+    return *clean_pairs(table, pictures, is_noisy, device), None
 
 
 def clean_pairs(
     table: PairTable, pictures: Pictures, is_noisy: np.ndarray, device: torch.device
 ) -> tuple[PairTable, Pictures]:
     """The truly clean pairs and their pictures, for the oracle alone."""
-    kept = table.filter(right_pairs(is_noisy))
+    kept = table.filter(~is_noisy)
     if isinstance(pictures, StreamedPictures):
         return kept, StreamedPictures(kept, pictures.size, device, pictures.ahead)
     if not isinstance(pictures, ResidentPictures):
