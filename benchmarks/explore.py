@@ -5,7 +5,7 @@ one line of the recipe:
 
     - {name: base}
     - {name: wider crops, train: {augmentation: {crop_min: 0.4}}}
-    - {name: teach, rate: 0.8, settings: {teach: 0.5}}
+    - {name: rematching, rate: 0.8, settings: {rematch: true}}
 
     python benchmarks/explore.py recipes/rsicd-light.yaml variations.yaml --dataset FOLDER --line pmpguard
 

@@ -141,3 +141,17 @@ def test_collapsed_embeddings_are_finite_and_uninformative():
 def test_bad_pairs_are_named(caption_of, image_of, message):
     with pytest.raises(DataError, match=message):
         pooled_evidence(unit(4, 3), unit(3, 3), caption_of, image_of)
+
+
+def test_wrong_pairs_are_of_different_classes_where_these_are_known() -> None:
+    caption_of, image_of = np.arange(200), np.arange(200) // 2
+    labels = np.arange(100) % 4
+    labels[:10] = -1
+    captions, images = draw_wrong_pairs(caption_of, image_of, 2000, 0, labels)
+    assert len(captions) == 2000
+    of_caption = labels[image_of[captions]]  # every caption has one picture here
+    assert ((of_caption != labels[images]) | (of_caption == -1)).all()
+    assert (of_caption == -1).any() and (labels[images] == -1).any()
+    everything_alike = draw_wrong_pairs(caption_of, image_of, 2000, 0, np.zeros(100, dtype=np.int64))
+    plain = draw_wrong_pairs(caption_of, image_of, 2000, 0)
+    assert all((left == right).all() for left, right in zip(everything_alike, plain, strict=True))

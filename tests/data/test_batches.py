@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pmpguard.data.batches import PairSampler, batch_layout, epoch_order, expand_ranges
+from pmpguard.data.batches import PairSampler, batch_layout, epoch_order, expand_ranges, rows_by_turn
 from pmpguard.data.draws import Draws
 from pmpguard.errors import ConfigError, DataError
 
@@ -265,6 +265,37 @@ def test_wrong_positions_are_refused():
     with pytest.raises(DataError, match="10 image codes but 9 caption codes"):
         PairSampler(np.arange(10), np.arange(9), 4, seed=0)
     assert list(sampler.batches(0, start_step=2)) == []
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_rows_come_as_often_as_asked_and_never_twice_in_a_turn(epoch):
+    visits = np.random.default_rng(epoch).integers(0, 5, 300)
+    turns = rows_by_turn(visits, seed=1, epoch=epoch)
+    assert len(turns) == visits.max()
+    assert all(len(np.unique(turn)) == len(turn) for turn in turns)
+    assert np.bincount(np.concatenate(turns), minlength=300).tolist() == visits.tolist()
+    once = [np.isin(np.flatnonzero(visits == 1), turn).mean() for turn in turns]
+    assert max(once) - min(once) < 0.5  # rare rows are spread over the turns
+    other = rows_by_turn(visits, seed=2, epoch=epoch)
+    assert [turn.tolist() for turn in turns] != [turn.tolist() for turn in other]
+
+
+def test_a_sampler_visits_rows_as_often_as_asked_in_as_many_steps():
+    images, captions = np.arange(60) // 3, np.arange(60)
+    sampler = PairSampler(images, captions, 12, seed=0, captions_per_image=3)
+    plain = list(sampler.batches(4))
+    visits = np.where(np.arange(60) < 18, 3, 0)
+    visits[18:24] = 1
+    sampler.visit(visits)
+    fed = list(sampler.batches(4))
+    assert len(fed) == len(plain) == 5
+    assert np.bincount(np.concatenate(fed), minlength=60).tolist() == visits.tolist()
+    again = list(sampler.batches(4, start_step=2))
+    assert all((left == right).all() for left, right in zip(fed[2:], again, strict=True))
+    sampler.visit(None)
+    assert all((left == right).all() for left, right in zip(sampler.batches(4), plain, strict=True))
+    with pytest.raises(DataError, match="visits to 60 rows add up to 59"):
+        sampler.visit(np.r_[np.zeros(1, int), np.ones(59, int)])
 
 
 def test_an_epoch_of_rsicd_size_is_planned_quickly():

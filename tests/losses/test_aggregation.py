@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pmpguard.errors import ConfigError
-from pmpguard.losses.aggregation import aggregation_terms, agreement_terms, positive_targets
+from pmpguard.losses.aggregation import aggregation_terms, positive_targets
 
 FORMS = ["symmetric", "joint"]
 
@@ -44,25 +44,6 @@ def test_targets_equal_the_naive_loop(captions: int, images: int, seed: int) -> 
             ]
             assert targets[t, v].item() == max([weights[k].item() for k in pairs], default=0.0)
             assert plain[t, v].item() == float(bool(pairs))
-
-
-@settings(max_examples=40, deadline=None)
-@sizes
-def test_agreement_equals_the_naive_loop(captions: int, images: int, seed: int) -> None:
-    image_of, _, _, _, logits = draw(captions, images, seed)
-    beliefs = draw(captions, images, seed + 1)[-1]
-    terms = agreement_terms(beliefs, logits, image_of)
-    z, b = logits.tolist(), beliefs.tolist()
-
-    def cross_entropy(believed: list[float], given_logits: list[float]) -> float:
-        weights, total = [math.exp(x) for x in believed], sum(math.exp(x) for x in given_logits)
-        pairs = zip(weights, given_logits, strict=True)
-        return -sum(w / sum(weights) * math.log(math.exp(x) / total) for w, x in pairs)
-
-    for t in range(captions):
-        v = int(image_of[t])
-        column = cross_entropy([row[v] for row in b], [row[v] for row in z])
-        assert terms[t].item() == pytest.approx((cross_entropy(b[t], z[t]) + column) / 2, abs=1e-12)
 
 
 def naive_symmetric(logits: Tensor, targets: Tensor, image_of: Tensor) -> list[float]:

@@ -11,6 +11,7 @@ from test_simple_methods import batch, build
 
 from pmpguard.losses.awareness import awareness_terms
 from pmpguard.methods import pmpguard
+from pmpguard.methods.catching_method import planned_visits
 from pmpguard.methods.method import TrainingView
 from pmpguard.methods.pmpguard import PmpGuard, PmpGuardSettings
 from pmpguard.model.awareness_attention import awareness_scores
@@ -114,37 +115,36 @@ def test_with_one_caption_a_picture_nothing_is_held_against_any_pair_before_the_
     assert "estimated_mismatch_rate" in later and float(method.weight.min()) < 0.1
 
 
-def test_teaching_pulls_towards_what_was_believed_before_the_epoch() -> None:
-    given = batch(captions=6, images=6)
-    method = build("pmpguard", cga=False, pnaa=False, suppress=False, teach=0.5, teach_from=1)
-    assert isinstance(method, PmpGuard)
-    method.taught_captions[given.caption_keys] = given.texts.pooled.half()
-    method.taught_images[given.image_keys] = given.images.pooled.half()
-    assert "taught" not in method.losses(replace(given, epoch=0))
-    found = method.losses(replace(given, epoch=1))["taught"]
-    cosines = given.texts.pooled.detach() @ given.images.pooled.detach().T
-    for row in range(6):
-        own = int(given.image_of[row])
-        expected = 0.0
-        for scores in (cosines[row], cosines[:, own]):
-            belief = torch.softmax(scores / 0.05, 0)
-            expected -= float((belief * torch.log_softmax(scores / method.temperature.detach(), 0)).sum()) / 2
-        assert float(found[row].detach()) == pytest.approx(0.5 * expected, abs=2e-2)
+def test_what_is_judged_wrong_gives_way_to_what_is_judged_right() -> None:
+    weight = torch.zeros(1000)
+    weight[::5] = 0.9
+    for passes, expected in ((1.0, 1.0), (2.5, 2.5), (4.0, 4.0), (9.0, 5.0)):
+        visits = planned_visits(weight, passes, seed=0, epoch=4)
+        assert int(visits.sum()) == 1000  # as many pairs as ever
+        assert float(visits[::5].double().mean()) == pytest.approx(expected)
+        assert int(visits[::5].max() - visits[::5].min()) <= 1
+        assert int(visits[weight < 0.5].max()) <= 1
+    again = planned_visits(weight, 2.5, seed=0, epoch=4)
+    assert torch.equal(again, planned_visits(weight, 2.5, seed=0, epoch=4))
+    assert not torch.equal(again, planned_visits(weight, 2.5, seed=0, epoch=5))
+    assert (planned_visits(torch.ones(7), 3.0, 0, 0) == 1).all()  # nothing gives way
+    assert (planned_visits(torch.zeros(7), 3.0, 0, 0) == 1).all()  # nothing to prefer
 
 
-def test_every_head_is_taught() -> None:
-    """By pooled cosines, S and gated cosines alike: the sum of what each head alone would be told."""
-    given, found = batch(captions=6, images=6), {}
-    for heads in ({"cga": True, "pnaa": True}, {"cga": True, "pnaa": False}, {"cga": False, "pnaa": True},
-                  {"cga": False, "pnaa": False}):  # fmt: skip
-        method = build("pmpguard", **heads, suppress=False, teach=0.5, teach_from=0)
-        assert isinstance(method, PmpGuard)
-        method.taught_captions[given.caption_keys] = given.texts.pooled.half()
-        method.taught_images[given.image_keys] = given.images.pooled.half()
-        found[tuple(heads.values())] = method.losses(replace(given, epoch=0))["taught"].detach()
-    pooled = found[False, False]
-    assert (found[True, False] > pooled).all() and (found[False, True] > pooled).all()
-    torch.testing.assert_close(found[True, True] + pooled, found[True, False] + found[False, True])
+@pytest.mark.parametrize("trusted", [False, True])
+def test_pairs_judged_to_match_come_more_often_from_an_epoch_on(trusted: bool) -> None:
+    method = guard(catch_from=0, rematch=False, release_at=0, passes=3.0, passes_from=2)
+    if trusted:
+        method.trust(~view(0)[1])
+    for epoch in (0, 1, 2):
+        seen, is_wrong = view(epoch)
+        method.begin_epoch(seen)
+        assert method.visits is not None
+        often = method.visits.double()
+        assert int(often.sum()) == PAIRS
+        if epoch < 2:
+            assert (often == 1).all()
+    assert float(often[~is_wrong].mean()) > 1.4 > 0.3 > float(often[is_wrong].mean())
 
 
 def test_the_lowest_estimate_of_the_rate_is_kept() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from robust_examples import coloured_squares, small_config, training_data
 
+from pmpguard.methods.method import Method
 from pmpguard.noise.corrupt import corrupt_pairs
 from pmpguard.training import loop
-from pmpguard.training.loop import Interrupted, train
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.loop import Interrupted, TrainingData, train
 
 SETTINGS: dict[str, dict[str, object]] = {
     "l2rm": {"warm_up": 1},
@@ -23,14 +27,11 @@ SETTINGS: dict[str, dict[str, object]] = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_run_stopped_after_judging_goes_on_as_if_it_had_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    table, images = coloured_squares(copies=3)
-    data = training_data(corrupt_pairs(table, 0.4, seed=0).table, images)
-    config = small_config(method=name, settings=SETTINGS[name], epochs=2, batch_size=60, evaluate_every=2)
-    straight = train(config, data, tmp_path / "straight")
+def stopped_and_straight(
+    config: TrainConfig, data: TrainingData, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Method, Method]:
+    """One run interrupted after its sixth step and continued, and one without a break."""
+    straight = train(config, data, folder / "straight")
     original, taken = loop.StepRunner.step, 0
 
     def stop_at_the_sixth(self: loop.StepRunner, *arguments: Any) -> None:
@@ -43,8 +44,32 @@ def test_a_run_stopped_after_judging_goes_on_as_if_it_had_not(
     with monkeypatch.context() as patch:
         patch.setattr(loop.StepRunner, "step", stop_at_the_sixth)
         with pytest.raises(Interrupted):
-            train(config, data, tmp_path / "resumed")
-    resumed = train(config, data, tmp_path / "resumed")
-    assert straight.method.p_match is not None and bool((straight.method.p_match < 1).any())
+            train(config, data, folder / "resumed")
+    resumed = train(config, data, folder / "resumed")
     for key, value in straight.method.state_dict().items():
         assert torch.equal(value, resumed.method.state_dict()[key]), key
+    return resumed.method, straight.method
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_run_stopped_after_judging_goes_on_as_if_it_had_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    table, images = coloured_squares(copies=3)
+    data = training_data(corrupt_pairs(table, 0.4, seed=0).table, images)
+    config = small_config(method=name, settings=SETTINGS[name], epochs=2, batch_size=60, evaluate_every=2)
+    _, straight = stopped_and_straight(config, data, tmp_path, monkeypatch)
+    assert straight.p_match is not None and bool((straight.p_match < 1).any())
+
+
+def test_a_run_that_feeds_some_pairs_more_often_goes_on_as_if_it_had_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, images = coloured_squares(copies=3)
+    corruption = corrupt_pairs(table, 0.6, seed=0)
+    is_noisy = corruption.is_noisy[np.array(table.column("split")) == "train"]
+    data = replace(training_data(corruption.table, images), known=~is_noisy)
+    settings = {"cga": False, "suppress": False, "rematch": False, "passes": 2.0, "passes_from": 1}
+    config = small_config(method="pmpguard", settings=settings, epochs=2, batch_size=60, evaluate_every=2)
+    _, straight = stopped_and_straight(config, data, tmp_path, monkeypatch)
+    assert straight.visits is not None and straight.visits[torch.from_numpy(~is_noisy)].double().mean() == 2

@@ -138,26 +138,37 @@ def cosine_moments(queries: Tensor, gallery: Tensor, chunk: int = CHUNK) -> tupl
 
 
 def draw_wrong_pairs(
-    caption_of: Numbers, image_of: Numbers, count: int | None = None, seed: int = 0
+    caption_of: Numbers,
+    image_of: Numbers,
+    count: int | None = None,
+    seed: int = 0,
+    image_labels: Numbers | None = None,
 ) -> tuple[Numbers, Numbers]:
     """The caption of one random pair with the image of another, never a combination that is labelled.
 
     Since equal captions share a number, an image never meets a caption equal to one of its own. `count` is by
     default the number of pairs, but at least 20,000: the density of wrong pairs should not be the noisy part.
     It may come out smaller where almost every draw is refused.
+
+    Where scene classes are known (`image_labels` (images,), -1 for unknown) the two pairs are of different
+    ones: a caption of the same class often fits, and pairs that fit are no sample of wrong ones.
     """
     pairs, images = len(caption_of), int(image_of.max()) + 1
     wanted = count or min(max(pairs, MISMATCHED_AT_LEAST), MISMATCHED_AT_MOST)
     labelled = np.unique(caption_of * images + image_of)
+    labels = np.full(pairs, -1) if image_labels is None else image_labels[image_of]  # (N,)
     generator = np.random.default_rng([seed, 0])
     kept: list[Numbers] = []
     for _ in range(20):
-        captions = caption_of[generator.integers(pairs, size=wanted)]
-        combined = captions * images + image_of[generator.integers(pairs, size=wanted)]
-        kept.append(combined[~np.isin(combined, labelled)])
+        first, second = (generator.integers(pairs, size=wanted) for _ in range(2))
+        combined = caption_of[first] * images + image_of[second]
+        alike = (labels[first] == labels[second]) & (labels[first] >= 0)
+        kept.append(combined[~np.isin(combined, labelled) & ~alike])
         if sum(map(len, kept)) >= wanted:
             break
     wrong = np.concatenate(kept)[:wanted]
+    if not len(wrong) and image_labels is not None:
+        return draw_wrong_pairs(caption_of, image_of, count, seed)
     if not len(wrong):
         raise DataError(
             f"no wrong pair can be formed: each of the {images} images carries every caption",

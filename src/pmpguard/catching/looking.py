@@ -49,13 +49,19 @@ def wrong_count(pairs: int) -> int:
     return min(max(pairs, MISMATCHED_AT_LEAST), MISMATCHED_AT_MOST)
 
 
-def draw_wrong(caption_of: Tensor, image_of: Tensor, seed: int) -> WrongPairs:
-    """`wrong_count` of them; where too few combinations exist, some come up twice."""
+def draw_wrong(
+    caption_of: Tensor, image_of: Tensor, seed: int, image_labels: Tensor | None = None
+) -> WrongPairs:
+    """`wrong_count` of them; where too few combinations exist, some come up twice.
+
+    With scene classes (images,) known, they are of different ones.
+    """
     pairs = pair_numbers(caption_of, image_of)
     count = wrong_count(len(pairs[0]))
+    labels = None if image_labels is None else image_labels.cpu().numpy()
     captions, images = (
         torch.from_numpy(np.resize(numbers, count)).to(image_of.device)
-        for numbers in draw_wrong_pairs(*pairs, count, seed)
+        for numbers in draw_wrong_pairs(*pairs, count, seed, labels)
     )
     draws = torch.from_numpy(np.random.default_rng([seed, 2]).random(count))
     return WrongPairs(captions, images, rows_of_images(image_of, images, draws))

@@ -67,19 +67,34 @@ def epoch_order(
     epoch: int,
     captions_per_image: int = 1,
     avoid_collisions: bool = True,
+    turn: int = 0,
 ) -> EpochOrder:
     """Shuffle the pairs of an epoch; a pure function of its arguments.
 
     Up to `captions_per_image` pairs of one picture form a group that stays together (unless the end of a
     batch cuts it). Groups are shuffled, then `avoid_collisions` moves apart groups of one batch that share
-    a picture or a caption.
+    a picture or a caption. An epoch that goes over the pairs several times gives each `turn` its number.
     """
-    draws = Draws("batches", seed, epoch)
+    draws = Draws("batches", seed, epoch, *([turn] if turn else []))
     rows, sizes = _shuffled_groups(image_codes, captions_per_image, draws)
     starts, sizes = _cut_at_batches(sizes, batch_size)
     plan = _Plan(rows, starts, sizes, batch_size, image_codes, caption_codes)
     colliding = plan.repair(draws) if avoid_collisions else plan.colliding()
     return EpochOrder(plan.rows, len(colliding))
+
+
+def rows_by_turn(visits: np.ndarray, seed: int, epoch: int) -> list[np.ndarray]:
+    """Which rows each turn of an epoch holds, so that row r is in `visits[r]` of them, no two times in one.
+
+    There are as many turns as the most visits. A row begins in a random one and goes on with the next, so
+    rows with few visits are spread over all turns.
+
+    >>> [turn.tolist() for turn in rows_by_turn(np.array([2, 0, 2]), 0, 0)]
+    [[0, 2], [0, 2]]
+    """
+    turns = int(visits.max(initial=0))
+    first = Draws("turns", seed, epoch).below(max(turns, 1), len(visits))  # (N,)
+    return [np.flatnonzero((turn - first) % turns < visits) for turn in range(turns)]
 
 
 def _shuffled_groups(image_codes: np.ndarray, group: int, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
@@ -281,6 +296,7 @@ class PairSampler:
         self.captions_per_image = captions_per_image
         self.avoid_collisions = avoid_collisions
         self.drop_last = drop_last
+        self.visits: np.ndarray | None = None  # (N,) how often an epoch comes to each row; None: once
         self._latest: tuple[int, EpochOrder] | None = None
         self._check()
 
@@ -318,17 +334,36 @@ class PairSampler:
     def order(self, epoch: int) -> EpochOrder:
         """The plan of an epoch; the latest one is kept."""
         if self._latest is None or self._latest[0] != epoch:
-            plan = epoch_order(
-                self.image_codes,
-                self.caption_codes,
-                self.batch_size,
-                self.seed,
-                epoch,
-                self.captions_per_image,
-                self.avoid_collisions,
-            )
-            self._latest = (epoch, plan)
+            turns = [np.arange(len(self.image_codes))]
+            if self.visits is not None:
+                turns = rows_by_turn(self.visits, self.seed, epoch)
+            plans = [self._turn(epoch, turn, rows) for turn, rows in enumerate(turns)]
+            rows = np.concatenate([plan.rows for plan in plans])
+            self._latest = (epoch, EpochOrder(rows, sum(plan.collisions for plan in plans)))
         return self._latest[1]
+
+    def _turn(self, epoch: int, turn: int, rows: np.ndarray) -> EpochOrder:
+        """The given rows in the order of this turn of the epoch."""
+        plan = epoch_order(
+            self.image_codes[rows],
+            self.caption_codes[rows],
+            self.batch_size,
+            self.seed,
+            epoch,
+            self.captions_per_image,
+            self.avoid_collisions,
+            turn,
+        )
+        return EpochOrder(rows[plan.rows], plan.collisions)
+
+    def visit(self, visits: np.ndarray | None) -> None:
+        """From now on an epoch comes this often to each row (N,); as often in all as there are rows."""
+        if visits is not None and (visits.shape != self.image_codes.shape or visits.sum() < len(visits)):
+            raise DataError(
+                f"visits to {len(visits)} rows add up to {visits.sum()}; an epoch has {len(self.image_codes)}"
+            )
+        self.visits = visits
+        self.forget()
 
     def forget(self) -> None:
         """Plan anew: the codes have changed."""

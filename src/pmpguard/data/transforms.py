@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from pmpguard.data.sending import sent
 from pmpguard.errors import ConfigError
 
 # The columns of the random block that `augment` draws for each picture. All are drawn whatever the settings,
@@ -85,8 +86,8 @@ def augment(
     of the whole batch: all processes together then do what one would have done.
     """
     whole = torch.rand(len(keep_orientation), _DRAWS, generator=generator, device=generator.device)  # (N,10)
-    draws = whole[share].to(images.device)  # (n,10)
-    free = ~keep_orientation[share].to(images.device)  # (n,)
+    draws = sent(whole[share], images.device)  # (n,10)
+    free = ~sent(keep_orientation[share], images.device)  # (n,)
     if len(images) != len(draws):
         raise ValueError(f"{len(images)} pictures but keep_orientation holds {len(draws)} for them")
     if not len(images):

@@ -71,11 +71,6 @@ def aggregation_terms(logits: Tensor, targets: Tensor, image_of: Tensor, form: F
     raise ConfigError(f"aggregation form is {form!r}", fix="choose 'symmetric' or 'joint'")
 
 
-def agreement_terms(beliefs: Tensor, logits: Tensor, image_of: Tensor) -> Tensor:
-    """Cross-entropy of logits (T, I) to what the softmax of beliefs (T, I) says, as `symmetric`: (T,)."""
-    return _both_ways(beliefs.softmax(1), beliefs.softmax(0), logits, image_of)
-
-
 def _both_ways(rows: Tensor, columns: Tensor, logits: Tensor, image_of: Tensor) -> Tensor:
     """Cross-entropy of each caption's row and of its image's column, halved: all (T, I), image_of (T,)."""
     row = -(rows * logits.log_softmax(1)).sum(1)  # (T,)

@@ -99,6 +99,8 @@ class Method(nn.Module):
     # (N,) int64, set by methods that train a caption with another picture than its label: the code of the
     # picture each row is trained with in this epoch, -1 throughout for the labelled ones.
     paired_image: Tensor | None
+    # (N,) int64, set by methods that feed some pairs more often than others: how often in this epoch.
+    visits: Tensor | None
     # What the last look at the training set found, for reports: the share of wrong pairs it estimates (a
     # number, -1 before the first look), and for each row the caption proposed for its picture, by number (N,)
     # and with its probability (N,).
@@ -113,6 +115,7 @@ class Method(nn.Module):
         self.pairs = pairs
         self.register_buffer("p_match", None)
         self.register_buffer("paired_image", None)
+        self.register_buffer("visits", None)
         self.register_buffer("estimated_rate", None)
         self.register_buffer("proposed_caption", None)
         self.register_buffer("proposed_probability", None)

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn.functional import dropout
 from tqdm import tqdm
 
 from pmpguard.config import from_dict, to_dict
@@ -133,13 +134,21 @@ class Retriever(nn.Module):
 
     def project_images(self, tokens: Encoded) -> Encoded:
         """The rest of `forward_images`: the last linear layer, then the head."""
-        encoded = self.image_encoder.project(tokens)
+        encoded = self.image_encoder.project(self._thinned(tokens))
         return encoded if self.head is None else self.head.images(encoded)
 
     def project_texts(self, tokens: Encoded) -> Encoded:
         """The rest of `forward_texts`: the last linear layer, then the head."""
-        encoded = self.text_encoder.project(tokens)
+        encoded = self.text_encoder.project(self._thinned(tokens))
         return encoded if self.head is None else self.head.texts(encoded)
+
+    def _thinned(self, tokens: Encoded) -> Encoded:
+        """In training, without a random share of the features."""
+        share = self.config.dropout
+        if not share or not self.training:
+            return tokens
+        pooled, fragments = (dropout(part, share) for part in (tokens.pooled, tokens.fragments))
+        return Encoded(pooled, fragments, tokens.mask)
 
     # ------------------------------------------------------------------------------------------------ for use
 

@@ -78,6 +78,7 @@ class RetrieverConfig:
     ranking: `S` (awareness), `z` (cross-gated cosine), `pooled` (cosine of pooled vectors) or a sum, in which
     z or pooled counts `ranking_weight` times; or `head`, the head's own score.
     stages: regions hold what earlier stages of the vision encoder saw there, too.
+    dropout: share of the encoders' features that the projections do not see in training.
     """
 
     vision: str = "tiny"
@@ -93,6 +94,7 @@ class RetrieverConfig:
     vision_options: EncoderOptions = field(default_factory=EncoderOptions)
     text_options: EncoderOptions = field(default_factory=EncoderOptions)
     stages: bool = False
+    dropout: float = 0.0
     head: HeadConfig = field(default_factory=HeadConfig)
     adapters: AdapterConfig = field(default_factory=AdapterConfig)
 
@@ -102,6 +104,8 @@ class RetrieverConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}", fix="give a number above 0")
         if not 0.01 <= self.temperature <= 0.5:
             raise ConfigError(f"temperature is {self.temperature}", fix="give a number between 0.01 and 0.5")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout is {self.dropout}", fix="give a share from 0 to below 1")
         needs_gates = "z" in self.ranking or self.awareness.input == "gated"
         if needs_gates and not self.cross_gated.use:
             raise ConfigError(

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pmpguard.data.sending import sent
 from pmpguard.data.transforms import Augmentation
 from pmpguard.errors import ConfigError
 from pmpguard.evaluation.evaluate import PictureSource, encoder_precision
@@ -40,7 +41,7 @@ class CachedPictures:
 
     def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
         for part in codes:
-            yield self.blocks[torch.from_numpy(part).to(self.blocks.device)]
+            yield self.blocks[sent(part, self.blocks.device)]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class CachedCaptions(TokenTable):
     def padded(self, captions: np.ndarray, width: int | None = None) -> PaddedWords:
         """Blocks (n, 1 + L, c) and mask (n, L) of the given captions, L their longest rounded up."""
         width = width or self.width(captions)
-        index = torch.from_numpy(captions).to(self.ids.device)
+        index = sent(captions, self.ids.device)
         return PaddedWords(self.ids[index, : 1 + width], self.mask[index, :width])
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pmpguard.data.batches import BatchLayout, PairSampler, batch_layout
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.sending import sent
 from pmpguard.data.text import names_direction
 from pmpguard.data.transforms import Augmentation, augment
 from pmpguard.model.caption_blocks import LongerThan
@@ -21,6 +22,7 @@ from pmpguard.training.schedule import step_seed
 from pmpguard.training.words import (
     CAPTION_STEP,
     LENGTH_STEP,
+    PICTURE_STEP,
     Packing,
     PaddedWords,
     Words,
@@ -92,7 +94,7 @@ class TokenTable:
     def padded(self, captions: np.ndarray, width: int | None = None) -> PaddedWords:
         """ids and mask (n, L) of the given distinct captions, L the longest of them rounded up."""
         width = width or self.width(captions)
-        index = torch.from_numpy(captions).to(self.ids.device)
+        index = sent(captions, self.ids.device)
         return PaddedWords(self.ids[index, :width], self.mask[index, :width])
 
     def packing(self, batches: Sequence[tuple[np.ndarray, np.ndarray]], *, spare: bool = False) -> Packing:
@@ -153,13 +155,22 @@ class Feeder:
         self.keep_orientation = np.zeros(len(self.pictures), dtype=bool)
         np.logical_or.at(self.keep_orientation, image_codes, self.oriented)
 
+    def visit(self, visits: np.ndarray | None) -> None:
+        """Feed each row this often in an epoch (N,), or once."""
+        self.sampler.visit(visits)
+
     def layouts(self, epoch: int) -> list[BatchLayout]:
         """Which pairs and pictures each batch of the epoch holds."""
         layouts = [
             batch_layout(rows, self.image_codes, self.table.caption_codes)
             for rows in self.sampler.batches(epoch, 0)
         ]
-        return with_more_pictures(layouts, self.most_pictures) if self.same_shapes else layouts
+        if not self.same_shapes:
+            return layouts
+        least = self.most_pictures
+        if self.sampler.visits is not None:  # verdicts change a little: most epochs should still be alike
+            least = max(least, rounded(max(len(layout.images) for layout in layouts), PICTURE_STEP))
+        return with_more_pictures(layouts, least)
 
     def distinct_captions(self, layouts: Sequence[BatchLayout]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Of this rank's part of each batch: the distinct captions (U,), and which of them each pair has."""
@@ -172,7 +183,8 @@ class Feeder:
         distinct = self.distinct_captions(layouts)
         packing = None
         if self.tokens.packs or self.same_shapes:
-            packing = self.tokens.packing(distinct)  # of the whole epoch: one shape
+            spare = self.sampler.visits is not None
+            packing = self.tokens.packing(distinct, spare=spare)  # of the whole epoch: one shape
         if packing is not None and self.room is not None:
             packing = packing.at_least(self.room)
         alone = self.world.size == 1  # of several ranks, each has counted its own pairs only
@@ -195,7 +207,7 @@ class Feeder:
             augment(pixels, generator, self.augmentation, keep, share),
             words,
             *(
-                torch.from_numpy(np.ascontiguousarray(part)).to(self.device, non_blocking=True)
+                sent(part, self.device)
                 for part in (caption_of, layout.image_of, layout.images, layout.caption_keys, layout.rows)
             ),
         )

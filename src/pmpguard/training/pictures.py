@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pmpguard.data.images import image_tensor, load_images, load_pair_image
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.sending import sent
 from pmpguard.errors import DataError
 
 _THREADS = max(4, min(16, os.cpu_count() or 1))
@@ -41,7 +42,7 @@ class ResidentPictures:
 
     def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
         for part in codes:
-            yield self.pixels[torch.from_numpy(part).to(self.pixels.device)]
+            yield self.pixels[sent(part, self.pixels.device)]
 
 
 class StreamedPictures:
@@ -68,7 +69,7 @@ class StreamedPictures:
                 yield self._join(waiting.popleft())
 
     def _join(self, jobs: list[Future[Tensor]]) -> Tensor:
-        return torch.stack([job.result() for job in jobs]).to(self.device)
+        return sent(torch.stack([job.result() for job in jobs]), self.device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,16 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from pmpguard.data.sending import sent
 from pmpguard.model.caption_blocks import LongerThan
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.retriever import Retriever
 from pmpguard.training.kept_tokens import texts_of
 
 # Counts are rounded up to these, so that few different shapes occur and captured steps can be replayed.
-LENGTH_STEP, CAPTION_STEP, ROW_STEP = 8, 32, 8
+LENGTH_STEP, CAPTION_STEP, ROW_STEP, PICTURE_STEP = 8, 32, 8, 32
 ROW_LENGTH = 128
 # For each of these numbers of words, a step is told how many captions may have more.
 WORD_STEPS = (6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96)
@@ -166,15 +166,11 @@ def pack_words(
     # Beyond a caption's end lies some other caption: the mask says so, and reading spread out places keeps
     # the sum of their (zero) gradients from piling up on one.
     places = (first[:, None] + ahead) % size  # (U, m)
-
-    def moved(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
-
-    at = moved(position)
+    at = sent(position, device)
     return PackedWords(
-        ids[moved(source), at].view(packing.rows, ROW_LENGTH),
-        moved(owner).view(packing.rows, ROW_LENGTH),
+        ids[sent(source, device), at].view(packing.rows, ROW_LENGTH),
+        sent(owner, device).view(packing.rows, ROW_LENGTH),
         at.view(packing.rows, ROW_LENGTH),
-        moved(places),
-        moved(ahead < words[:, None]),
+        sent(places, device),
+        sent(ahead < words[:, None], device),
     )

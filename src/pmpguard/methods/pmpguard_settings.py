@@ -1,0 +1,64 @@
+"""The settings of PMPGuard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class PmpGuardSettings:
+    """What PMPGuard trains with.
+
+    Args:
+        cga: aggregation loss on cross-gated attention.
+        pnaa: awareness loss and ranking by S.
+        suppress: weight pairs by their probability of matching.
+        rematch: let caught captions and pictures find each other.
+        form: of the aggregation loss.
+        margin: of the awareness loss.
+        awareness_weight: lambda of eq. 16.
+        awareness_loss: the hinge of eq. 15, or cross-entropy over the batch like the aggregation loss.
+        awareness_temperature: S is divided by it in that cross-entropy.
+        pooled_weight: of the InfoNCE on pooled tokens that keeps the shortlist good.
+        warm_up: epochs in which the awareness loss averages over negatives.
+        catch_from: first epoch that judges pairs by the model's own score; before it, where pictures have
+            several captions, by how well these agree.
+        calibration: share of the pictures whose pairs are not trained on before `release_at`: on them the
+            mismatch rate is estimated without what the model remembers of wrong pairs.
+        release_at: first epoch that trains on them too.
+        passes: how often an epoch comes at most to a pair judged to match, in place of pairs judged wrong; 1
+            comes to every pair once.
+        passes_from: first epoch that does.
+        smoothing: share of the previous epoch's probability that is kept.
+        rematch_from: first epoch that trains caught captions with the picture they were rematched to.
+        rematch_weight: how strongly, times the proposal's probability.
+        rematch_least: smallest probability of a proposal.
+        ranking: how the trained model ranks.
+        attention_scale: W_a at the start, times the identity.
+        gate_bias: of the gates at the start.
+    """
+
+    cga: bool = True
+    pnaa: bool = True
+    suppress: bool = True
+    rematch: bool = True
+    form: Literal["symmetric", "joint"] = "symmetric"
+    margin: float = 0.5
+    awareness_weight: float = 1.0
+    awareness_loss: Literal["hinge", "softmax"] = "softmax"
+    awareness_temperature: float = 0.1
+    pooled_weight: float = 1.0
+    warm_up: int = 1
+    catch_from: int = 1
+    calibration: float = 0.2
+    release_at: int = 5
+    passes: float = 1.0
+    passes_from: int = 4
+    smoothing: float = 0.3
+    rematch_from: int = 4
+    rematch_weight: float = 0.5
+    rematch_least: float = 0.9
+    ranking: Literal["S", "z", "S+z", "pooled", "pooled+S"] = "S"
+    attention_scale: float = 10.0
+    gate_bias: float = 2.0
