@@ -141,7 +141,8 @@ class Feeder:
         self.oriented = np.array([names_direction(caption) for caption in table.captions], dtype=bool)
         self.pair_with(table.image_codes)
         self.same_shapes = same_shapes
-        self.most_pictures, self.room = 0, None  # in any batch of the first two epochs
+        self.most_pictures = 0  # in any batch of the first two epochs
+        self.room: Packing | None = None  # for the captions of any batch so far
         if same_shapes:
             layouts = [layout for epoch in (0, 1) for layout in self.layouts(epoch)]
             self.most_pictures = max(len(layout.images) for layout in layouts)
@@ -186,7 +187,7 @@ class Feeder:
             spare = self.sampler.visits is not None
             packing = self.tokens.packing(distinct, spare=spare)  # of the whole epoch: one shape
         if packing is not None and self.room is not None:
-            packing = packing.at_least(self.room)
+            packing = self.room = packing.at_least(self.room)  # kept: every other shape is captured anew
         alone = self.world.size == 1  # of several ranks, each has counted its own pairs only
         longer_than = packing.longer_than if packing is not None and alone else None
         own = [layout.images[self.world.share(len(layout.images))] for layout in layouts[start:]]

@@ -7,6 +7,7 @@ the second step of each shape is captured as a CUDA graph, and every further one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,9 @@ class StepRunner:
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)
         self.capturing = captures(config, device, world)
         self.graphs: dict[tuple[object, ...], CapturedStep | None] = {}
+        self.pool: Any = None  # memory that all graphs work in, one at a time
         if self.capturing:
+            self.pool = torch.cuda.graph_pool_handle()
             for group in optimiser.param_groups:
                 group["lr"] = torch.tensor(group["lr"], device=device)
 
@@ -82,7 +85,8 @@ class StepRunner:
             return self.update([batch], epoch)
         captured = self.graphs[key]
         if captured is None:
-            captured = self.graphs[key] = CapturedStep(lambda static: self.update([static], epoch), batch)
+            captured = CapturedStep(lambda static: self.update([static], epoch), batch, self.pool)
+            self.graphs[key] = captured
         return captured.replay(batch)
 
     def differentiate(self, batch: StepTensors, epoch: int, share: float) -> dict[str, Tensor]:
@@ -141,11 +145,16 @@ class StepRunner:
 class CapturedStep:
     """A step recorded as a CUDA graph over fixed input tensors."""
 
-    def __init__(self, update: Callable[[StepTensors], dict[str, Tensor]], example: StepTensors) -> None:
+    def __init__(
+        self,
+        update: Callable[[StepTensors], dict[str, Tensor]],
+        example: StepTensors,
+        pool: Any = None,
+    ) -> None:
         self.inputs = example.cloned()
         self.graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
-        with torch.cuda.graph(self.graph):
+        with torch.cuda.graph(self.graph, pool=pool):
             self.reported = update(self.inputs)
 
     def replay(self, batch: StepTensors) -> dict[str, Tensor]:
