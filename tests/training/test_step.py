@@ -136,7 +136,9 @@ def test_a_step_is_captured_once_for_each_kind_of_batch(monkeypatch: pytest.Monk
     captured: list[StepTensors] = []
 
     class Recorded:
-        def __init__(self, update: Callable[[StepTensors], dict[str, Tensor]], example: StepTensors) -> None:
+        def __init__(
+            self, update: Callable[[StepTensors], dict[str, Tensor]], example: StepTensors, pool: object
+        ) -> None:
             captured.append(example)
             self.update = update
 
