@@ -46,7 +46,7 @@ def partial_plan(
     kernel[:-1, :-1] = -cost / strength
     if allowed is not None:
         kernel[:-1, :-1].masked_fill_(~allowed, _FORBIDDEN)
-    kernel[-1, -1] = _FORBIDDEN
+    kernel[-1, -1].fill_(_FORBIDDEN)
     log_rows, log_columns = (_log_with_rest(part, 1 - mass) for part in (row_mass, column_mass))
     column_potential = torch.zeros_like(log_columns)  # (I + 1,)
     for _ in range(iterations):

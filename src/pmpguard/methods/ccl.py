@@ -39,6 +39,6 @@ def complementary_terms(logits: Tensor, positives: Tensor, image_of: Tensor) -> 
     negatives = ~positives  # (T, I)
     rows = -(log1m_exp(logits.log_softmax(1)) * negatives).sum(1)  # (T,)
     columns = -(log1m_exp(logits.log_softmax(0)) * negatives).sum(0)  # (I,)
-    sharing = torch.bincount(image_of, minlength=logits.shape[1]).to(columns)  # (I,)
+    sharing = torch.zeros_like(columns).index_add_(0, image_of, torch.ones_like(columns[image_of]))  # (I,)
     per_pair = (columns / sharing.clamp(min=1))[image_of]  # (T,)
     return rows + per_pair
