@@ -12,7 +12,6 @@ from pmpguard.catching.looking import (
     WrongPairs,
     agreement_part,
     draw_wrong,
-    neighbours_part,
     score_part,
     wrong_count,
 )
@@ -66,19 +65,3 @@ def test_parts_are_what_loops_give() -> None:
     both = (by_caption + by_image) / 2**0.5
     np.testing.assert_allclose(score.labelled.numpy(), both[caption_of, image_of], atol=1e-4)
     np.testing.assert_allclose(score.wrong.numpy(), both[wrong.captions, wrong.images], atol=1e-4)
-
-
-def test_neighbours_leave_out_the_image_itself_and_large_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    captions, pictures, caption_of, image_of = small_world()
-    some = draw_wrong(caption_of, image_of, seed=0)
-    part = neighbours_part(captions, pictures, caption_of, image_of, some)
-    assert part is not None
-    said = normalize(captions - captions.mean(0), dim=1)
-    looks = normalize(pictures - pictures.mean(0), dim=1)
-    for row in (0, 17, 89):
-        image = int(image_of[row])
-        order = [i for i in (looks @ looks[image]).argsort(descending=True).tolist() if i != image][:10]
-        consensus = normalize(torch.stack([said[image_of == i].mean(0) for i in order]).mean(0), dim=0)
-        assert float(part.labelled[row]) == pytest.approx(float(said[row] @ consensus), abs=1e-5)
-    monkeypatch.setattr(looking, "MOST_COMPARED", 10)
-    assert neighbours_part(captions, pictures, caption_of, image_of, some) is None

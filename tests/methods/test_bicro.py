@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from feature_world import TRAIN, build_method, learn, make_world
+from look_alikes import mean_cosine_after
 from robust_examples import CHANCE, example_batch, keeps_the_contract, learn_squares
 
-from pmpguard.losses.triplet import hinge_terms
+from pmpguard.losses.hard_negatives import HardNegatives, hard_negative_terms
 from pmpguard.methods.bicro import BiCro, consistency, lowest, soft_margins
 from pmpguard.methods.method import TrainingView
 from pmpguard.model.encoded import Encoded
@@ -58,15 +59,16 @@ def test_warm_up_trains_on_the_lowest_losses_alone() -> None:
     assert int((terms > 0).sum()) == 2  # 30 % of 7
 
 
-def test_wrong_pairs_join_later_with_their_soft_margin() -> None:
-    method, batch = build_method("bicro"), example_batch(epoch=10)
+@pytest.mark.parametrize("negatives", ["semi-hard", "hardest"])
+def test_wrong_pairs_join_later_with_their_soft_margin(negatives: HardNegatives) -> None:
+    method, batch = build_method("bicro", negatives=negatives), example_batch(epoch=10)
     assert isinstance(method, BiCro)
     wrong = torch.tensor([1, 4])
     method.p_match[batch.rows[wrong]] = 0.3
     method.soft_labels[batch.rows] = torch.linspace(0, 1, 7)
     scores = batch.texts.pooled @ batch.images.pooled.T
     margins = soft_margins(torch.linspace(0, 1, 7), 0.2, 10.0)
-    expected = hinge_terms(scores, batch.image_of, batch.targets > 0, margins)
+    expected = hard_negative_terms(scores, batch.image_of, batch.targets > 0, margins, negatives)
     torch.testing.assert_close(method.losses(example_batch(epoch=30))["triplet"], expected)
     expected[wrong] = 0
     torch.testing.assert_close(method.losses(batch)["triplet"], expected)
@@ -93,6 +95,12 @@ def test_right_pairs_get_higher_labels_than_wrong_ones() -> None:
 @pytest.mark.parametrize("epoch", [0, 15, 50])
 def test_contract(epoch: int) -> None:
     keeps_the_contract(build_method("bicro"), epoch)
+
+
+def test_look_alikes_do_not_collapse_it() -> None:
+    """With the original's hardest negatives all captions move towards all pictures."""
+    assert abs(mean_cosine_after("bicro", epochs=10, warm_up=2)) < 0.1
+    assert mean_cosine_after("bicro", epochs=10, warm_up=2, negatives="hardest") > 0.3
 
 
 def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:

@@ -19,6 +19,8 @@ from pmpguard.methods.decl import (
     negatives_used,
     own_share,
 )
+from pmpguard.methods.method import EncodedBatch
+from pmpguard.model.encoded import Encoded
 
 GENERATOR = torch.Generator().manual_seed(0)
 EVIDENCE = torch.rand(4, 6, generator=GENERATOR, dtype=torch.float64) * 20
@@ -84,7 +86,7 @@ def test_losses_are_the_evidence_both_ways_and_the_hinge() -> None:
     method, batch = build_method("decl"), example_batch()
     assert isinstance(method, Decl)
     method.p_match[batch.rows[2]] = 0.3
-    scores = torch.tanh(batch.texts.pooled @ batch.images.pooled.T)
+    scores = torch.tanh(2 * (batch.texts.pooled @ batch.images.pooled.T) - 0.5)
     evidence = (scores.double() / 0.1).exp()
     targets = batch.weighted_targets((method.p_match[batch.rows] > 0.5).float()).double()
     rows, columns = evidential_terms(evidence, targets, 0.1), evidential_terms(evidence.T, targets.T, 0.1)
@@ -93,6 +95,21 @@ def test_losses_are_the_evidence_both_ways_and_the_hinge() -> None:
     hinges = 0.8 * 128 * hinge_terms(scores, batch.image_of, batch.targets > 0, 0.2, 5)
     hinges[2] = 0
     torch.testing.assert_close(terms["hinge"], hinges)
+
+
+def test_unrelated_pairs_leave_no_evidence_without_opposite_embeddings() -> None:
+    """At right angles the divergence from no evidence hardly pushes; bare cosines would go to -1 for that."""
+    image_of = torch.arange(6)
+    for slope, offset, pushed in ((2.0, -0.5, False), (1.0, 0.0, True)):
+        method = build_method("decl", slope=slope, offset=offset)
+        assert isinstance(method, Decl)
+        method.p_match.zero_()  # nothing is believed
+        texts, images = torch.eye(12)[:6].requires_grad_(), torch.eye(12)[6:]
+        items = [Encoded(x, x[:, None], torch.ones(6, 1, dtype=torch.bool)) for x in (texts, images)]
+        terms = method.losses(EncodedBatch(items[0], items[1], image_of, image_of, image_of, image_of, 0))
+        terms["evidence"].sum().backward()
+        assert texts.grad is not None
+        assert bool((texts.grad @ images.T > 0.1).any()) == pushed
 
 
 def test_evidence_of_a_label_is_wanted_and_that_of_a_disbelieved_one_is_not() -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from feature_world import build_method, learn
+from look_alikes import mean_cosine_after
 from robust_examples import CHANCE, example_batch, keeps_the_contract, learn_squares
 
+from pmpguard.losses.hard_negatives import HardNegatives, hard_negative_terms
 from pmpguard.losses.transport import partial_plan
 from pmpguard.methods.l2rm import (
     L2rm,
@@ -87,8 +89,9 @@ def test_the_cost_teaches_the_cost_function_alone() -> None:
     assert batch.texts.pooled.grad is None
 
 
-def test_clean_pairs_have_triplets_and_the_others_the_plan() -> None:
-    method, batch = build_method("l2rm", rematch_weight=1.0), example_batch()
+@pytest.mark.parametrize("negatives", ["semi-hard", "hardest"])
+def test_clean_pairs_have_triplets_and_the_others_the_plan(negatives: HardNegatives) -> None:
+    method, batch = build_method("l2rm", rematch_weight=1.0, negatives=negatives), example_batch()
     assert isinstance(method, L2rm)
     wrong = torch.tensor([0, 2, 6])
     method.p_match[batch.rows[wrong]] = 0.2
@@ -97,6 +100,8 @@ def test_clean_pairs_have_triplets_and_the_others_the_plan() -> None:
     assert (terms["triplet"][is_wrong] == 0).all() and (terms["rematch"][~is_wrong] == 0).all()
     assert (terms["cost"][is_wrong] == 0).all() and (terms["rematch"][is_wrong] > 0).all()
     scores = batch.texts.pooled @ batch.images.pooled.T
+    triplets = hard_negative_terms(scores, batch.image_of, batch.targets > 0, 0.2, negatives)
+    torch.testing.assert_close(terms["triplet"][~is_wrong], triplets[~is_wrong])
     images = sorted({int(batch.image_of[t]) for t in wrong})
     small = scores[wrong][:, images]
     even = [torch.full((count,), 1 / count) for count in small.shape]
@@ -126,6 +131,12 @@ def test_contract(epoch: int, wrong: int) -> None:
     method.p_match[:wrong] = 0.1
     keeps_the_contract(method, epoch)
     assert [method.phase(number) for number in (0, 4, 5, 9)] == [0, 0, 1, 1]
+
+
+def test_look_alikes_do_not_collapse_it() -> None:
+    """With the original's hardest negatives all captions move towards all pictures."""
+    assert abs(mean_cosine_after("l2rm", epochs=8, warm_up=0, iterations=5)) < 0.1
+    assert mean_cosine_after("l2rm", epochs=8, warm_up=0, iterations=5, negatives="hardest") > 0.3
 
 
 def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:

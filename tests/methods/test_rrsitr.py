@@ -9,14 +9,18 @@ import pytest
 import torch
 from feature_world import build_method, learn
 from robust_examples import CHANCE, example_batch, keeps_the_contract, learn_squares
+from torch import Tensor
 
+from pmpguard.methods.method import EncodedBatch
 from pmpguard.methods.rrsitr import (
     Rrsitr,
     batch_factor,
     fragment_similarities,
     growing_margin_terms,
+    own_terms,
     paced_weights,
 )
+from pmpguard.model.encoded import Encoded
 
 
 def test_fragment_similarities_against_a_loop_over_real_fragments() -> None:
@@ -46,6 +50,43 @@ def test_growing_margins_against_a_loop() -> None:
     assert growing_margin_terms(scores, image_of, positives, 0.6).tolist() == pytest.approx(expected)
 
 
+def own_loss(logits: Tensor, positives: Tensor, t: int, v: int) -> float:
+    own = math.exp(logits[t, v])
+    rows = sum(math.exp(logits[t, k]) for k in range(logits.shape[1]) if not positives[t, k])
+    columns = sum(math.exp(logits[k, v]) for k in range(logits.shape[0]) if not positives[k, v])
+    return -math.log(own / (own + rows)) - math.log(own / (own + columns))
+
+
+def test_own_terms_against_a_loop() -> None:
+    logits = 5 * torch.rand(6, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    image_of = torch.tensor([0, 1, 2, 3, 3, 3])
+    positives = torch.nn.functional.one_hot(image_of, 4).bool()
+    positives[1, 2] = positives[2, 1] = True
+    expected = [own_loss(logits, positives, t, v) for t, v in enumerate(image_of.tolist())]
+    assert own_terms(logits, image_of, positives).tolist() == pytest.approx(expected)
+
+
+def test_a_pair_without_negatives_costs_nothing() -> None:
+    found = own_terms(torch.ones(2, 1), torch.zeros(2, dtype=torch.int64), torch.ones(2, 1, dtype=torch.bool))
+    assert found.tolist() == [0.0, 0.0]
+
+
+def test_a_right_pair_is_trusted_whatever_else_its_picture_is_said_to_show() -> None:
+    """Twenty pictures with five captions each, of which four describe something else."""
+    directions = torch.eye(120)
+    image_of = torch.arange(20).repeat_interleave(5)
+    is_right = torch.arange(100) % 5 == 0
+    texts = torch.where(is_right[:, None], directions[image_of], directions[20:])
+    items = [
+        Encoded(x, x[:, None], torch.ones(len(x), 1, dtype=torch.bool)) for x in (texts, directions[:20])
+    ]
+    method = build_method("rrsitr", pairs=100)
+    assert isinstance(method, Rrsitr)
+    keys = torch.arange(100)
+    method.losses(EncodedBatch(items[0], items[1], image_of, torch.arange(20), keys, keys, 0))
+    assert (method.p_match[is_right] > 0.99).all() and (method.p_match[~is_right] < 0.1).all()
+
+
 def test_weights_fall_from_one_to_zero() -> None:
     found = paced_weights(torch.tensor([0.0, 2.5, 5.0, 9.0]), 5.0).tolist()
     assert found == pytest.approx([1.0, math.cos(math.pi / 4), 0.0, 0.0], abs=1e-6)
@@ -67,10 +108,8 @@ def test_every_pair_is_trained_by_the_class_of_its_loss(scale: float) -> None:
     positives = batch.targets.double()
     triplets = growing_margin_terms(scores, batch.image_of, positives > 0, 0.6)
     for t, v in enumerate(batch.image_of.tolist()):
-        loss = 0.0
-        for logits in (scale * scores, scale * local):
-            for line, right in ((logits[t], positives[t]), (logits[:, v], positives[:, v])):
-                loss -= float((right / right.sum() * line.log_softmax(0)).sum())
+        loss = own_loss(scale * scores, positives > 0, t, v)
+        loss += own_loss(scale * math.sqrt(6) * local, positives > 0, t, v)
         paced, triplet = 0.0, 0.0
         if loss < 5 * factor:
             paced = math.cos(math.pi / 2 * loss / (5 * factor)) * loss

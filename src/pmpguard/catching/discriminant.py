@@ -35,6 +35,12 @@ class Discriminant:
         return combined
 
 
+def weighted_sum(wrong: Array, weights: Array) -> Discriminant:
+    """Parts standardised by wrong pairs (M, K) and added up with known weights (K,)."""
+    scale = wrong.std(0)
+    return Discriminant(wrong.mean(0), np.where(scale > 0, scale, 1.0), weights)
+
+
 def refined_discriminant(labelled: Array, wrong: Array, rounds: int = 2) -> Discriminant:
     """Fit, judge, and fit again to what was judged a match: wrong pairs among the labelled blur the first.
 
@@ -66,19 +72,18 @@ def fit_discriminant(labelled: Array, wrong: Array, counted: Array | None = None
     """
     if labelled.ndim != 2 or wrong.ndim != 2 or labelled.shape[1] != wrong.shape[1] or not labelled.size:
         raise DataError(f"evidence of shapes {labelled.shape} and {wrong.shape} cannot be combined")
-    centre, scale = wrong.mean(0), wrong.std(0)
-    scale = np.where(scale > 0, scale, 1.0)
     parts = labelled.shape[1]
+    plain = weighted_sum(wrong, np.ones(parts))
     used = np.arange(parts)
     while len(used) > 1:
-        one, other = ((sample - centre)[:, used] / scale[used] for sample in (labelled, wrong))
+        one, other = ((sample - plain.centre)[:, used] / plain.scale[used] for sample in (labelled, wrong))
         fitted = _fit(one, other, np.ones(len(labelled)) if counted is None else counted)
         if fitted.min() >= 0:
             break
         used = np.delete(used, fitted.argmin())
     weights = np.zeros(parts)
     weights[used] = fitted if len(used) > 1 else 1.0
-    return Discriminant(centre, scale, weights if weights.any() else np.ones(parts))
+    return weighted_sum(wrong, weights) if weights.any() else plain
 
 
 def _fit(labelled: Array, wrong: Array, counted: Array) -> Array:

@@ -22,7 +22,6 @@ from pmpguard.catching.evidence import (
     pair_numbers,
     pooled_statistics,
 )
-from pmpguard.catching.neighbours import neighbour_consensus
 
 MOST_COMPARED = 100_000  # images among which nearest ones are looked for: the work grows with the square
 
@@ -76,21 +75,6 @@ def agreement_part(captions: Tensor, caption_of: Tensor, image_of: Tensor, wrong
     return Part(
         agreement(centred, caption_of, image_of, caption_of, image_of, rows, silent),
         agreement(centred, caption_of, image_of, wrong.captions, wrong.images, wrong.rows, silent),
-    )
-
-
-@torch.no_grad()
-def neighbours_part(
-    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, wrong: WrongPairs
-) -> Part | None:
-    """How well each caption says what is said of pictures that look alike; None for too many pictures."""
-    if len(images) > MOST_COMPARED:
-        return None
-    said, looks = (normalize(x.float() - x.float().mean(0), dim=1) for x in (captions, images))
-    consensus = neighbour_consensus(looks, said, caption_of, image_of)  # (I, d)
-    return Part(
-        (said[caption_of] * consensus[image_of]).sum(1),
-        (said[wrong.captions] * consensus[wrong.images]).sum(1),
     )
 
 

@@ -33,13 +33,24 @@ def neighbour_consensus(
     own.index_add_(0, image_of, captions[caption_of])
     counts = torch.bincount(image_of, minlength=len(images)).clamp(min=1)  # (I,)
     own /= counts[:, None]
-    nearest = min(nearest, len(images) - 1)
-    if nearest < 1:
+    numbers = nearest_others(images, nearest, chunk)[1]  # (I, k)
+    if not numbers.shape[1]:
         return own.new_zeros(own.shape)
-    consensus = []
-    for start in range(0, len(images), chunk):
-        part = images[start : start + chunk]  # (Q, e)
-        cosines = part @ images.T  # (Q, I)
-        cosines.diagonal(start).fill_(-torch.inf)  # never the image itself
-        consensus.append(own[cosines.topk(nearest, dim=1).indices].mean(1))  # (Q, d)
-    return normalize(torch.cat(consensus), dim=1)
+    return normalize(torch.cat([own[part].mean(1) for part in torch.split(numbers, chunk)]), dim=1)
+
+
+@torch.no_grad()
+def nearest_others(vectors: Tensor, nearest: int, chunk: int = CHUNK) -> tuple[Tensor, Tensor]:
+    """Cosines (n, k) and numbers (n, k) of the k vectors most like each of (n, d), itself left out.
+
+    k is `nearest`, or less where there are fewer others.
+    """
+    nearest = min(nearest, len(vectors) - 1)
+    cosines, numbers = [], []
+    for start in range(0, len(vectors), chunk):
+        part = vectors[start : start + chunk] @ vectors.T  # (Q, n)
+        part.diagonal(start).fill_(-torch.inf)
+        found = part.topk(nearest, dim=1)
+        cosines.append(found.values)
+        numbers.append(found.indices)
+    return torch.cat(cosines), torch.cat(numbers)

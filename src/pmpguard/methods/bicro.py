@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.catching.beta_mixture import fit_beta_mixture
-from pmpguard.losses.triplet import hinge_terms
+from pmpguard.losses.hard_negatives import HardNegatives, hard_negative_terms
 from pmpguard.methods.blocks import mean_hinges, measure_in_blocks
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView, pooled_cosines
 from pmpguard.model.retriever import Retriever
@@ -23,7 +23,7 @@ _CHUNK = 4096
 
 @dataclass(frozen=True)
 class BiCroSettings:
-    """Published values.
+    """Published values, but for `negatives`.
 
     Args:
         warm_up: epochs on the pairs of lowest loss in each batch.
@@ -35,6 +35,7 @@ class BiCroSettings:
         least_label: softer labels of pairs judged wrong become 0.
         curve: the soft margin is margin * (curve^y - 1) / (curve - 1).
         wrong_after: epochs after the warm-up in which pairs judged wrong are left out.
+        negatives: semi-hard, or the hardest of the original.
     """
 
     warm_up: int = 10
@@ -46,10 +47,11 @@ class BiCroSettings:
     least_label: float = 0.5
     curve: float = 10.0
     wrong_after: int = 20
+    negatives: HardNegatives = "semi-hard"
 
 
 class BiCro(Method):
-    """Hardest-negative triplets whose margin follows a soft label y of each pair.
+    """Triplets whose margin follows a soft label y of each pair.
 
     Once per epoch a beta mixture of the pairs' mean hinges splits the training set, and the best clean pairs
     become anchors (y = 1). For any other pair, the anchor with the most similar picture is found: its caption
@@ -57,6 +59,10 @@ class BiCro(Method):
     to picture, give y.
 
     Differs from the original:
+      * Negatives are semi-hard. The original's hardest ones meet a similarity network after thousands of
+        steps of warm-up. Cosines after a short one leave most pairs below their hardest negative, the more so
+        among look-alike scenes with several captions a picture, and collapse. Soft margins below the whole
+        one make collapsing cheaper still, and a collapsed model finds every pair consistent.
       * One network instead of two that judge for each other: every method here gets the same one model.
       * Anchors come from the whole training set, not from the batch, and labels are estimated once per epoch.
       * Pairs judged clean and wrong share batches, because the loop deals them; negatives are the batch's.
@@ -87,7 +93,9 @@ class BiCro(Method):
             hinges = mean_hinges(batch, settings.margin)  # (T,)
             return {"warm_up": hinges * lowest(hinges.detach(), settings.warm_up_share)}
         margins = soft_margins(self.soft_labels[batch.rows], settings.margin, settings.curve)  # (T,)
-        terms = hinge_terms(pooled_cosines(batch), batch.image_of, batch.targets > 0, margins)
+        terms = hard_negative_terms(
+            pooled_cosines(batch), batch.image_of, batch.targets > 0, margins, settings.negatives
+        )
         if phase == 1:
             terms = terms * (self.p_match[batch.rows] > settings.threshold)
         return {"triplet": terms}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.catching.agreement import wrong_together
-from pmpguard.catching.discriminant import refined_discriminant
+from pmpguard.catching.discriminant import refined_discriminant, weighted_sum
 from pmpguard.catching.evidence import ScoreStatistics
 from pmpguard.catching.looking import (
     MOST_COMPARED,
@@ -16,7 +16,6 @@ from pmpguard.catching.looking import (
     WrongPairs,
     agreement_part,
     draw_wrong,
-    neighbours_part,
     score_part,
     wrong_count,
 )
@@ -27,9 +26,13 @@ from pmpguard.catching.rematch import (
     standardised_cosines,
     without_labelled,
 )
+from pmpguard.catching.surroundings import find_surroundings, surrounding_parts
 from pmpguard.methods.method import Method, TrainingView
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.model.retriever import Retriever
+
+EVIDENCE = ("score", "agreement", "said", "shown")
+FIRST_ROUNDS = 5
 
 
 class CatchingMethod(Method):
@@ -53,6 +56,8 @@ class CatchingMethod(Method):
             self.register_buffer("proposed_probability", torch.zeros(pairs))
             self.register_buffer("agreement", torch.zeros(pairs))
             self.register_buffer("wrong_agreement", torch.zeros(wrong_count(pairs)))
+            unknown = torch.full((len(EVIDENCE),), -1.0, dtype=torch.float64)
+            self.register_buffer("evidence_weights", unknown)
         if settings.passes > 1:
             self.register_buffer("visits", torch.ones(pairs, dtype=torch.int64))
 
@@ -67,10 +72,16 @@ class CatchingMethod(Method):
         settings = self.settings
         unseen = self._unseen(view)
         wrong = draw_wrong(view.caption_of, view.image_of, view.seed, view.image_labels)
-        parts, score, statistics = self._look(view, wrong)
-        if parts:
-            mixture = self._judge(parts, unseen, view.seed)
-            fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=p_match.device)
+        if view.epoch == 0:
+            agreed = agreement_part(view.captions.pooled, view.caption_of, view.image_of, wrong)
+            self._buffer("agreement").copy_(agreed.labelled)
+            self._buffer("wrong_agreement").copy_(agreed.wrong)
+        score = statistics = None
+        if view.epoch >= settings.catch_from:
+            pairs = view.caption_of, view.image_of
+            score, statistics = score_part(view.captions.pooled, view.images.pooled, *pairs, wrong)
+        fresh = self._judge(view, wrong, score, unseen, p_match)
+        if fresh is not None:
             kept = settings.smoothing if view.epoch > settings.catch_from else 0.0
             p_match.copy_(kept * p_match + (1 - kept) * fresh)
         self.weight.copy_(p_match * ~unseen)
@@ -90,29 +101,6 @@ class CatchingMethod(Method):
         self.weight.copy_(matches)
         self.trusted = True
 
-    def _look(
-        self, view: TrainingView, wrong: WrongPairs
-    ) -> tuple[list[Part], Part | None, ScoreStatistics | None]:
-        """The evidence of this epoch, and apart from it the model's own score once it has one.
-
-        Captions of one picture are compared as the encoder saw them before any training, so that nothing it
-        learns from wrong pairs can make them agree.
-        """
-        several = bool((torch.bincount(view.image_of) > 1).any())
-        pairs = view.caption_of, view.image_of
-        if view.epoch == 0:
-            agreed = agreement_part(view.captions.pooled, *pairs, wrong)
-            self._buffer("agreement").copy_(agreed.labelled)
-            self._buffer("wrong_agreement").copy_(agreed.wrong)
-        agreed = Part(self._buffer("agreement"), self._buffer("wrong_agreement"))
-        if view.epoch >= self.settings.catch_from:
-            score, statistics = score_part(view.captions.pooled, view.images.pooled, *pairs, wrong)
-            return [score, *_trusted(agreed, score, view.image_of, several)], score, statistics
-        looks = None
-        if view.epoch == 0 and several:
-            looks = neighbours_part(view.captions.pooled, view.images.pooled, *pairs, wrong)
-        return [] if looks is None else [looks, *_trusted(agreed, looks, view.image_of, several)], None, None
-
     def _unseen(self, view: TrainingView) -> Tensor:
         """(N,) bool: pairs of the pictures still kept for calibration, a function of seed and epoch."""
         if view.epoch >= self.settings.release_at:
@@ -122,21 +110,73 @@ class CatchingMethod(Method):
         drawn = torch.rand(images, generator=generator) < self.settings.calibration
         return drawn.to(view.image_of.device)[view.image_of]
 
-    def _judge(self, parts: list[Part], unseen: Tensor, seed: int) -> MatchMixture:
-        """The mixture of all pairs; its rate comes from pairs that were not trained on yet.
+    def _judge(
+        self, view: TrainingView, wrong: WrongPairs, score: Part | None, unseen: Tensor, p_match: Tensor
+    ) -> Tensor | None:
+        """(N,) how probably each pair matches by the evidence of this epoch; None where there is none.
 
-        Evidence that cannot tell some true pairs from wrong ones makes the rate too high, so the lowest of
-        all looks is kept.
+        Before the model has a score of its own, only the first epoch has evidence, of encoders that have seen
+        no wrong pair, and only where pictures have several captions; several rounds make the best of it.
         """
-        labelled = np.stack([_array(part.labelled) for part in parts], axis=1)  # (N, K)
-        wrong = np.stack([_array(part.wrong) for part in parts], axis=1)  # (M, K)
-        combine = refined_discriminant(labelled, wrong)
+        several = bool((torch.bincount(view.image_of) > 1).any())
+        if score is None and (view.epoch > 0 or not several):
+            return None
+        around = find_surroundings(view.captions.pooled, view.images.pooled)
+        known = {} if score is None else {"score": score}
+        trust = torch.ones_like(p_match) if score is None else p_match
+        fresh = None
+        for _ in range(FIRST_ROUNDS if score is None else 1):
+            parts = dict(known)
+            if around is not None:
+                parts |= surrounding_parts(around, view.caption_of, view.image_of, wrong, trust)
+            if not parts:
+                break
+            if several and not self._exchanged(next(iter(parts.values())), view.image_of):
+                parts["agreement"] = self._agreed
+            if score is None:  # each round starts anew, from pairs none of which was trained on
+                self._buffer("estimated_rate").fill_(-1.0)
+            mixture = self._fit(parts, unseen if view.epoch else torch.ones_like(unseen), view.seed)
+            trust = fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=p_match.device)
+        return fresh
+
+    @property
+    def _agreed(self) -> Part:
+        """How captions of one picture agree, as the encoder saw them before any training: nothing it learns
+        from wrong pairs can make them agree."""
+        return Part(self._buffer("agreement"), self._buffer("wrong_agreement"))
+
+    def _exchanged(self, other: Part, image_of: Tensor) -> bool:
+        """Whether by other evidence the captions of one picture are wrong together: then they agree."""
+        alone = fit_match_mixture(_array(other.labelled), _array(other.wrong), bootstrap=0)
+        agreed = self._agreed
+        return wrong_together(
+            alone.p_match, image_of.cpu().numpy(), _array(agreed.labelled), _array(agreed.wrong)
+        )
+
+    def _fit(self, parts: dict[str, Part], unseen: Tensor, seed: int) -> MatchMixture:
+        """The mixture of all pairs; its rate and what each part counts come from pairs not trained on yet.
+
+        Of trained pairs the model's own score knows too much. Evidence that cannot tell some true pairs from
+        wrong ones makes the rate too high, so the lowest of all looks is kept.
+        """
+        labelled = np.stack([_array(part.labelled) for part in parts.values()], axis=1)  # (N, K)
+        wrong = np.stack([_array(part.wrong) for part in parts.values()], axis=1)  # (M, K)
+        rate, counts = self._buffer("estimated_rate"), self._buffer("evidence_weights")
+        places = [EVIDENCE.index(name) for name in parts]
+        known = counts[places].cpu().numpy()  # (K,)
+        rows = unseen.cpu().numpy()  # (N,)
+        if rows.any():
+            combine = refined_discriminant(labelled[rows], wrong)
+            counts.fill_(-1.0)
+            counts[places] = torch.from_numpy(combine.weights).to(counts)
+        elif (known >= 0).all():
+            combine = weighted_sum(wrong, known)
+        else:
+            combine = refined_discriminant(labelled, wrong)
         scores, mismatched = combine(labelled), combine(wrong)
-        rate = self._buffer("estimated_rate")
-        if bool(unseen.any()) or float(rate) < 0:
-            chosen = unseen.cpu().numpy() if bool(unseen.any()) else slice(None)
-            found = fit_match_mixture(scores[chosen], mismatched, bootstrap=0).mismatch_rate
-            rate.fill_(found if float(rate) < 0 else min(found, float(rate)))
+        if rows.any() or float(rate) < 0:
+            found = fit_match_mixture(scores[rows] if rows.any() else scores, mismatched, bootstrap=0)
+            rate.fill_(found.mismatch_rate if float(rate) < 0 else min(found.mismatch_rate, float(rate)))
         mixture, _ = fit_with_known_rate(scores, mismatched, float(rate), seed=seed)
         return mixture
 
@@ -209,17 +249,6 @@ def planned_visits(weight: Tensor, passes: float, seed: int, epoch: int) -> Tens
     visits[kept[: fed % max(len(kept), 1)]] += 1
     visits[others[: len(order) - fed]] = 1
     return visits.to(weight.device)
-
-
-def _trusted(agreed: Part, other: Part, image_of: Tensor, several: bool) -> list[Part]:
-    """The captions' agreement, unless by other evidence those of one picture are wrong together."""
-    if not several:
-        return []
-    alone = fit_match_mixture(_array(other.labelled), _array(other.wrong), bootstrap=0)
-    exchanged = wrong_together(
-        alone.p_match, image_of.cpu().numpy(), _array(agreed.labelled), _array(agreed.wrong)
-    )
-    return [] if exchanged else [agreed]
 
 
 def _array(values: Tensor) -> npt.NDArray[np.float64]:

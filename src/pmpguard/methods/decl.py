@@ -20,11 +20,13 @@ from pmpguard.model.retriever import Retriever
 
 @dataclass(frozen=True)
 class DeclSettings:
-    """Published values.
+    """Published values, but for `slope` and `offset`.
 
     Args:
         warm_up: epochs in which every label is believed.
-        temperature: evidence is exp(tanh(s) / temperature).
+        slope: similarities are s = tanh(slope * cosine + offset).
+        offset: what an unrelated pair has before tanh.
+        temperature: evidence is exp(s / temperature).
         divergence_weight: of the divergence of wrong evidence from none.
         hinge_weight: of the hinge: 0.8, times the 128 pairs whose hinges the original adds up, not averages.
         margin: of the hinge.
@@ -33,6 +35,8 @@ class DeclSettings:
     """
 
     warm_up: int = 5
+    slope: float = 2.0
+    offset: float = -0.5
     temperature: float = 0.1
     divergence_weight: float = 0.1
     hinge_weight: float = 0.8 * 128
@@ -50,7 +54,9 @@ class Decl(Method):
     hinge.
 
     Differs from the original:
-      * tanh acts on a cosine of pooled tokens instead of the output of a similarity network.
+      * tanh acts on a line through cosines of pooled tokens instead of the output of a similarity network,
+        whose last layer can move and stretch similarities. Of bare cosines, those of all pairs would have to
+        go to -1 to leave no evidence, where all embeddings are one.
       * Negatives become harder by epoch (all count in the first, the fewest after `harder_for`), not by step:
         0.025 fewer per step, as theirs, takes about five epochs of Flickr30K, and would mean another schedule
         on every dataset.
@@ -73,7 +79,7 @@ class Decl(Method):
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         settings = self.settings
-        scores = pooled_cosines(batch).tanh()  # (T, I)
+        scores = self._similarities(batch)  # (T, I)
         believed = (self.p_match[batch.rows] > 0.5).to(scores.dtype)  # (T,), all 1 in the warm-up
         evidence = (scores / settings.temperature).double().exp()  # (T, I)
         targets = batch.weighted_targets(believed).double()  # (T, I)
@@ -94,8 +100,12 @@ class Decl(Method):
         self.p_match.copy_(measure_in_blocks(view, self._share_of_own))
         return {"believed": float((self.p_match > 0.5).float().mean())}
 
+    def _similarities(self, batch: EncodedBatch) -> Tensor:
+        """(T, I) in (-1, 1)."""
+        return (self.settings.slope * pooled_cosines(batch) + self.settings.offset).tanh()
+
     def _share_of_own(self, block: EncodedBatch) -> Tensor:
-        evidence = (pooled_cosines(block).tanh() / self.settings.temperature).double().exp()
+        evidence = (self._similarities(block) / self.settings.temperature).double().exp()
         return own_share(evidence, block.image_of, block.targets > 0)
 
     def progress(self) -> dict[str, Tensor]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pmpguard.losses.aggregation import aggregation_terms
 from pmpguard.losses.triplet import rivals
 from pmpguard.methods.method import EncodedBatch, Method, pooled_cosines
 from pmpguard.model.encoded import Encoded
@@ -21,7 +20,7 @@ from pmpguard.model.retriever import Retriever
 
 @dataclass(frozen=True)
 class RrsitrSettings:
-    """Published values.
+    """Published values, but for `words` and `warm_up`.
 
     Args:
         scale: similarities are multiplied by it before every softmax (a temperature of 0.05).
@@ -30,6 +29,7 @@ class RrsitrSettings:
         ambiguous_weight: lambda 1.
         noisy_weight: lambda 2.
         margin: sigma, the least margin of the triplet loss on noisy pairs.
+        words: fragments' similarities are multiplied by its root, as if those of so many words were added up.
         reference_batch: batch size both limits are meant for.
         warm_up: epochs in which every pair counts fully; for encoders that do not start aligned.
     """
@@ -40,6 +40,7 @@ class RrsitrSettings:
     ambiguous_weight: float = 0.8
     noisy_weight: float = 0.9
     margin: float = 0.6
+    words: int = 6
     reference_batch: int = 100
     warm_up: int = 0
 
@@ -55,10 +56,12 @@ class Rrsitr(Method):
       * Limits follow the batch: l of a guess grows with the logarithm of the batch size, and 18 is a little
         under that of a guess among the original's 100 pairs (18.4); a batch of 100 has exactly theirs.
       * The fragments' similarity is the root mean square of the cosines of a caption's words and a picture's
-        regions. Theirs is the root of their sum over 77 places, padding included: that sets the temperature
-        by the length of the input, and here captions have the words they have.
+        regions, times the root of `words`. Theirs is the root of the sum over 77 words, padding included, and
+        49 regions: made for the tokens of an aligned CLIP, whose cosines hardly differ, it is far too sharp
+        to start training with, while the plain mean is so flat that under heavy noise every pair looks noisy.
       * The self-paced regulariser is left out: it is a function of weights held fixed, and has no gradient.
-      * Pairs that share a picture or a caption string are positives of each other.
+      * Pairs that share a picture or a caption string are not held against each other, nor for each other: a
+        pair's loss is its own, or the wrong captions of a picture would make its right one look wrong.
     """
 
     name = "rrsitr"
@@ -78,10 +81,10 @@ class Rrsitr(Method):
         settings, targets, image_of = self.settings, batch.targets, batch.image_of
         scores = pooled_cosines(batch)  # (T, I)
         local = fragment_similarities(batch.texts, batch.images)  # (T, I)
-        losses = 2 * (
-            aggregation_terms(settings.scale * scores, targets, image_of)
-            + aggregation_terms(settings.scale * local, targets, image_of)
-        )  # (T,) row and column of both, added
+        local_scale = settings.scale * math.sqrt(settings.words)
+        losses = own_terms(settings.scale * scores, image_of, targets > 0) + own_terms(
+            local_scale * local, image_of, targets > 0
+        )  # (T,)
         factor = batch_factor(len(batch.texts), len(batch.images), settings.reference_batch)
         clean_below, noisy_from = factor * settings.clean_below, factor * settings.noisy_from
         level = losses.detach()
@@ -109,6 +112,17 @@ def batch_factor(captions: int, images: int, reference: int) -> float:
     (1.0, 0.5)
     """
     return math.log(max(captions, 2) * max(images, 2)) / (2 * math.log(reference))
+
+
+def own_terms(logits: Tensor, image_of: Tensor, positives: Tensor) -> Tensor:
+    """(T,): -log of the probability of each pair among it and its negatives, row and column added.
+
+    Other positives of the caption or of the picture take no part: a pair is judged by itself alone.
+    """
+    own, rows, _ = rivals(logits, image_of, positives)
+    against_rows = rows.logsumexp(1)  # (T,) of each caption's negatives
+    against_columns = rows.T.logsumexp(1)[image_of]  # (T,) of its picture's
+    return torch.logaddexp(own, against_rows) + torch.logaddexp(own, against_columns) - 2 * own
 
 
 def paced_weights(losses: Tensor, limit: float) -> Tensor:

@@ -1,0 +1,124 @@
+"""Fourth evidence that a caption belongs to its image: what is known of look-alikes speaks for the pair.
+
+A caption should say what is said of pictures like its own (`said`), and its picture should look like the
+pictures that captions like it are said of (`shown`). Every pair speaks as loud as it is trusted, so verdicts
+spread from pairs that are certain to those around them: before any training, a few rounds of judging and
+listening again turn a weak look into a good one.
+
+Neighbours of a picture are other pictures and those of a caption other sentences, so no pair judges itself.
+That makes this evidence hard to learn by heart: a wrong pair that the model remembers scores well itself, but
+its look-alikes still speak against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pmpguard.catching.looking import MOST_COMPARED, Part, WrongPairs
+from pmpguard.catching.neighbours import nearest_others
+
+NEAREST = 30
+CHUNK = 4096
+QUIET = 1e-4  # of voices that look-alikes bring to about 1; below it there is little but rounding
+TEMPERATURE = 0.05  # cosines are divided by it: nearer ones are heard more
+
+
+@dataclass(frozen=True)
+class Side:
+    """Captions or pictures, and for each the others most like it."""
+
+    vectors: Tensor  # (n, d) unit, centred
+    numbers: Tensor  # (n, k)
+    shares: Tensor  # (n, k) how much each of them is heard, 1 in all
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    captions: Side
+    images: Side
+
+
+@torch.no_grad()
+def find_surroundings(captions: Tensor, images: Tensor, nearest: int = NEAREST) -> Surroundings | None:
+    """The look-alikes among captions (C, d) and images (I, e); None where there are too many, or only one."""
+    most, fewest = max(len(captions), len(images)), min(len(captions), len(images))
+    if most > MOST_COMPARED or fewest < 2:
+        return None
+    return Surroundings(_side(captions, nearest), _side(images, nearest))
+
+
+def _side(embedded: Tensor, nearest: int) -> Side:
+    vectors = normalize(embedded.float() - embedded.float().mean(0), dim=1)
+    cosines, numbers = nearest_others(vectors, nearest)
+    return Side(vectors, numbers, torch.softmax(cosines / TEMPERATURE, dim=1))
+
+
+@torch.no_grad()
+def surrounding_parts(
+    around: Surroundings, caption_of: Tensor, image_of: Tensor, wrong: WrongPairs, trust: Tensor
+) -> dict[str, Part]:
+    """`said` and `shown` of the labelled pairs (N,) and of the wrong ones; trust (N,) in [0, 1].
+
+    What the picture's own captions are like does not count in `shown`: those of an exchanged picture would
+    vouch for each other.
+    """
+    captions, images = around.captions.vectors, around.images.vectors
+    by_image = heard(around.images, captions, image_of, caption_of, trust)  # (I, d)
+    by_caption = heard(around.captions, images, caption_of, image_of, trust)  # (C, e)
+    own = _OwnVoices(around, caption_of, image_of, trust)
+
+    def said(of_caption: Tensor, of_image: Tensor) -> Tensor:
+        return _agreeing(by_image[of_image], captions[of_caption])
+
+    def shown(of_caption: Tensor, of_image: Tensor) -> Tensor:
+        others = by_caption[of_caption] - own(of_caption, of_image)[:, None] * images[of_image]  # (Q, e)
+        return _agreeing(others, images[of_image])
+
+    pairs = ((caption_of, image_of), (wrong.captions, wrong.images))
+    return {
+        name: Part(*(torch.cat([ask(c, i) for c, i in _chunks(*asked)]) for asked in pairs))
+        for name, ask in (("said", said), ("shown", shown))
+    }
+
+
+def _agreeing(voices: Tensor, vectors: Tensor) -> Tensor:
+    """(Q,): cosines of voices (Q, e) with unit vectors (Q, e), 0 where hardly anything is heard."""
+    loud = voices.norm(dim=1) > QUIET
+    return torch.where(loud, (normalize(voices, dim=1) * vectors).sum(1), 0.0)
+
+
+def heard(side: Side, others: Tensor, own_of: Tensor, other_of: Tensor, trust: Tensor) -> Tensor:
+    """(n, e): what the look-alikes of each of the side's n are paired with, added up by how they are trusted.
+
+    Row r pairs `own_of[r]` of the side with `other_of[r]` of the others (m, e).
+    """
+    paired = others.new_zeros(len(side.vectors), others.shape[1])  # (n, e)
+    paired.index_add_(0, own_of, others[other_of] * trust[:, None].to(others))
+    parts = _chunks(side.numbers, side.shares)
+    return torch.cat([torch.einsum("qk,qke->qe", shares, paired[numbers]) for numbers, shares in parts])
+
+
+class _OwnVoices:
+    """How much of what is heard about a caption comes from pairs of one given image."""
+
+    def __init__(self, around: Surroundings, caption_of: Tensor, image_of: Tensor, trust: Tensor) -> None:
+        self.captions, self.images = around.captions, len(around.images.vectors)
+        self.keys, row = torch.unique(caption_of * self.images + image_of, return_inverse=True)  # (P,)
+        self.trust = torch.zeros(len(self.keys), dtype=torch.float32, device=self.keys.device)
+        self.trust.index_add_(0, row, trust.float())
+
+    def __call__(self, of_caption: Tensor, of_image: Tensor) -> Tensor:
+        """(Q,)"""
+        wanted = self.captions.numbers[of_caption] * self.images + of_image[:, None]  # (Q, k)
+        place = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
+        found = torch.where(self.keys[place] == wanted, self.trust[place], 0.0)
+        return (found * self.captions.shares[of_caption]).sum(1)
+
+
+def _chunks(first: Tensor, second: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(torch.split(first, CHUNK), torch.split(second, CHUNK), strict=True)
