@@ -100,7 +100,7 @@ def test_captions_of_an_exchanged_picture_do_not_vouch_for_each_other() -> None:
 
 def test_large_sets_and_single_items_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_surroundings(vectors(3, 4, 0), vectors(1, 4, 1)) is None
-    monkeypatch.setattr(surroundings, "MOST_COMPARED", 10)
+    monkeypatch.setitem(surroundings.MOST, "cpu", 10)
     assert find_surroundings(vectors(10, 4, 0), vectors(10, 4, 1)) is not None
     assert find_surroundings(vectors(11, 4, 0), vectors(10, 4, 1)) is None
 

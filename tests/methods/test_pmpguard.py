@@ -147,6 +147,18 @@ def test_pairs_judged_to_match_come_more_often_from_an_epoch_on(trusted: bool) -
     assert float(often[~is_wrong].mean()) > 1.4 > 0.3 > float(often[is_wrong].mean())
 
 
+def test_what_each_part_counts_is_learned_from_unseen_pairs_and_then_kept() -> None:
+    method = guard(catch_from=1, release_at=3, rematch=False)
+    learned = []
+    for epoch in (0, 1, 2, 3, 4):
+        method.begin_epoch(view(epoch, noise=1.0 if epoch < 3 else 0.2)[0])
+        learned.append(method.evidence_weights.tolist())
+    score, *others = learned[0]
+    assert score == -1 and max(others) > 0  # no score of its own yet
+    assert min(learned[1]) >= 0 and learned[1] != learned[2]
+    assert learned[2] == learned[3] == learned[4]  # all pictures are trained on now
+
+
 def test_the_lowest_estimate_of_the_rate_is_kept() -> None:
     """A model that got worse cannot tell some true pairs from wrong ones and must not raise the rate."""
     method = guard(catch_from=0, rematch=False)

@@ -96,6 +96,23 @@ def test_batch_size_changes_nothing_and_training_mode_is_restored():
     assert model.training and not one.pooled.requires_grad
 
 
+def test_dropout_hides_features_in_training_alone():
+    model, plain = retriever(changed(dropout=0.5)), retriever()
+    images = pictures()
+    assert_same(model.encode_images(images), plain.encode_images(images))
+    model.train()
+    tokens = Encoded(torch.ones(200, 128), torch.ones(200, 3, 128), torch.ones(200, 3, dtype=torch.bool))
+    thinned = model._thinned(tokens)
+    for part in (thinned.pooled, thinned.fragments):
+        assert set(part.unique().tolist()) == {0.0, 2.0}
+        assert abs(float((part == 0).float().mean()) - 0.5) < 0.02
+    plain.train()
+    assert plain._thinned(tokens) is tokens
+    for share in (-0.1, 1.0):
+        with pytest.raises(ConfigError, match="dropout is"):
+            changed(dropout=share)
+
+
 def test_training_and_use_compute_the_same():
     model, images = retriever(), pictures()
     assert_same(model.forward_images(images), model.encode_images(images))

@@ -162,6 +162,27 @@ def test_with_same_shapes_every_batch_can_be_replayed(retriever: Retriever) -> N
         assert torch.equal(pair_words(own)[1].sum(1), pair_words(more)[1].sum(1))
 
 
+def test_pairs_that_come_more_often_make_few_new_shapes(retriever: Retriever) -> None:
+    """Verdicts change from epoch to epoch; the pictures of a batch are rounded up so that most stay alike."""
+    feeding, draw = feeder(retriever, same_shapes=True), np.random.default_rng(0)
+    pairs, kinds = len(DATA.train), set()
+    for epoch in range(2, 8):
+        kept = draw.permutation(pairs)[: pairs // 3 - epoch]
+        visits = np.zeros(pairs, dtype=np.int64)
+        visits[kept] = 3
+        visits[np.setdiff1d(np.arange(pairs), kept)[: pairs - 3 * len(kept)]] = 1
+        feeding.visit(visits)
+        batches = list(feeding.batches(epoch, 0))
+        fed = np.bincount(np.concatenate([batch.rows.numpy() for batch in batches]), minlength=pairs)
+        assert (fed <= visits).all() and fed.sum() == len(batches) * 30
+        assert len({batch.kind for batch in batches}) == 1
+        kinds.add(batches[0].kind)
+    assert len(kinds) <= 2
+    feeding.visit(None)
+    rows = torch.cat([batch.rows for batch in feeding.batches(2, 0)])
+    assert len(rows.unique()) == len(rows)
+
+
 def test_every_batch_keeps_to_the_promised_number_of_long_captions(retriever: Retriever) -> None:
     """Also where several pairs have the same caption, and in epochs after those that were looked at."""
     draw = np.random.default_rng(0)

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.catching.looking import MOST_COMPARED, Part, WrongPairs
+from pmpguard.catching.looking import Part, WrongPairs
 from pmpguard.catching.neighbours import nearest_others
 
+MOST = {"cuda": 100_000, "cpu": 20_000}  # captions or pictures: the work grows with the square
 NEAREST = 30
 CHUNK = 4096
 QUIET = 1e-4  # of voices that look-alikes bring to about 1; below it there is little but rounding
@@ -47,7 +48,7 @@ class Surroundings:
 def find_surroundings(captions: Tensor, images: Tensor, nearest: int = NEAREST) -> Surroundings | None:
     """The look-alikes among captions (C, d) and images (I, e); None where there are too many, or only one."""
     most, fewest = max(len(captions), len(images)), min(len(captions), len(images))
-    if most > MOST_COMPARED or fewest < 2:
+    if most > MOST.get(captions.device.type, MOST["cpu"]) or fewest < 2:
         return None
     return Surroundings(_side(captions, nearest), _side(images, nearest))
 

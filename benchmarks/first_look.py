@@ -1,0 +1,91 @@
+"""How well wrong captions are told before any training, by captions that agree and by look-alikes.
+
+The verdicts `pmpguard` starts its first epoch with, from pretrained encoders that saw none of the pairs:
+after one round of listening to look-alikes and after five. Nothing is trained; the injected labels are read
+by the metric alone.
+
+    python benchmarks/first_look.py --dataset FOLDER-OF-RSICD
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pmpguard.data.pairs import label_codes
+from pmpguard.evaluation.detection import measure_detection
+from pmpguard.files import write_json
+from pmpguard.methods import catching_method
+from pmpguard.methods.method import TrainingView
+from pmpguard.noise.corrupt import corrupt_pairs
+from pmpguard.training.distributed import World
+from pmpguard.training.experiment import prepare_dataset
+from pmpguard.training.grid import cell_config, read_grid
+from pmpguard.training.loop import build_method, pick_device
+from pmpguard.training.splits import Split
+from pmpguard.training.tracking import current_commit, describe_hardware
+
+RESULT = Path(__file__).parent / "results" / "first_look.json"
+RECIPE = Path(__file__).parents[1] / "recipes" / "rsicd-light.yaml"
+CASES = [("caption", 0.0), ("caption", 0.2), ("caption", 0.4), ("caption", 0.6), ("caption", 0.8),
+         ("image", 0.4), ("image", 0.8)]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--dataset", required=True)
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args()
+    started = time.perf_counter()
+    grid = read_grid(RECIPE, {"dataset": options.dataset})
+    line = next(each for each in grid.methods if each.name == "pmpguard")
+    experiment = cell_config(grid, line, "caption", 0.0, 0)
+    config, device = experiment.train, pick_device(experiment.train.device)
+    data = prepare_dataset(experiment, ("train",))
+    clean = data.table.split("train")
+    method = build_method(config, len(clean), clean.captions).to(device).eval()
+    split = Split.open(clean, data.pictures["train"], method.retriever, config, device)
+    with torch.no_grad():
+        embedded = split.encode(method.retriever, config, device, World())
+    number_of = dict(zip(clean.captions, split.tokens.row_of.tolist(), strict=True))
+    labels = torch.from_numpy(label_codes(clean)[clean.first_rows]).to(device)
+    in_train = np.array(data.table.column("split")) == "train"
+    found = []
+    for level, rate in CASES:
+        corruption = corrupt_pairs(data.table, rate, 0, level)
+        captions = corruption.table.split("train").captions
+        caption_of = torch.tensor([number_of[caption] for caption in captions], device=device)
+        image_of = torch.from_numpy(clean.image_codes).to(device)
+        for rounds in (1, 5):
+            catching_method.FIRST_ROUNDS = rounds
+            judge = build_method(config, len(clean), clean.captions).to(device)
+            judge.begin_epoch(TrainingView(lambda: embedded, caption_of, image_of, 0, 0, image_labels=labels))
+            assert judge.p_match is not None and judge.estimated_rate is not None
+            measured = measure_detection(
+                judge.p_match.cpu().numpy(),
+                corruption.is_noisy[in_train],
+                estimated_rate=float(judge.estimated_rate),
+            ).as_dict()
+            found.append({"level": level, "rate": rate, "rounds": rounds, **measured})
+            print(json.dumps(found[-1]), flush=True)
+    write_json(
+        options.out,
+        {
+            "dataset": clean.name,
+            "encoder": f"{config.model.vision}+{config.model.text}",
+            "cases": found,
+            "commit": current_commit(),
+            "hardware": describe_hardware(device),
+            "seconds": round(time.perf_counter() - started, 1),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
