@@ -63,3 +63,15 @@ def test_kernels_reach_what_the_documents_say() -> None:
             assert pairs[f"{part}_{features}"]["captions_with_same_ten_best"] >= 0.999
     assert steps["methods"]["pmpguard without gates"]["step"]["ratio_to_infonce"] < 1.25
     assert steps["methods"]["pmpguard"]["memory"]["gigabytes_above_infonce"] < 4
+
+
+def test_wrong_captions_are_told_before_any_training_and_better_round_by_round() -> None:
+    (found,) = rows_of(RESULTS / "first_look.json")
+    cases = {(case["level"], case["rate"], case["rounds"]): case for case in found["cases"]}
+    for (level, rate, rounds), case in cases.items():
+        if rounds == 5:
+            assert case["rate_error"] < 0.025, (level, rate)
+            if rate:
+                once = cases[level, rate, 1]["auroc"]
+                assert case["auroc"] > (0.94 if level == "caption" else 0.9)
+                assert case["auroc"] > once - 0.001 and (rate < 0.8 or case["auroc"] > once + 0.04)
