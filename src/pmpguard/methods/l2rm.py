@@ -27,7 +27,7 @@ _MASKED = -1e4
 
 @dataclass(frozen=True)
 class L2rmSettings:
-    """Published values, but for `negatives`.
+    """Published values, but for `negatives` and `mixture_iterations`.
 
     Args:
         warm_up: epochs of symmetric cross-entropy on all pairs.
