@@ -12,15 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from audit_data import RESULTS, record
 
 from pmpguard.data.pairs import label_codes
 from pmpguard.evaluation.detection import measure_detection
-from pmpguard.files import write_json
-from pmpguard.methods import catching_method
 from pmpguard.methods.method import TrainingView
 from pmpguard.noise.corrupt import corrupt_pairs
 from pmpguard.training.distributed import World
@@ -28,9 +28,7 @@ from pmpguard.training.experiment import prepare_dataset
 from pmpguard.training.grid import cell_config, read_grid
 from pmpguard.training.loop import build_method, pick_device
 from pmpguard.training.splits import Split
-from pmpguard.training.tracking import current_commit, describe_hardware
 
-RESULT = Path(__file__).parent / "results" / "first_look.json"
 RECIPE = Path(__file__).parents[1] / "recipes" / "rsicd-light.yaml"
 CASES = [("caption", 0.0), ("caption", 0.2), ("caption", 0.4), ("caption", 0.6), ("caption", 0.8),
          ("image", 0.4), ("image", 0.8)]  # fmt: skip
@@ -39,7 +37,7 @@ CASES = [("caption", 0.0), ("caption", 0.2), ("caption", 0.4), ("caption", 0.6),
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--dataset", required=True)
-    parser.add_argument("--out", type=Path, default=RESULT)
+    parser.add_argument("--out", type=Path, default=RESULTS / "first_look.json")
     options = parser.parse_args()
     started = time.perf_counter()
     grid = read_grid(RECIPE, {"dataset": options.dataset})
@@ -62,8 +60,8 @@ def main() -> None:
         caption_of = torch.tensor([number_of[caption] for caption in captions], device=device)
         image_of = torch.from_numpy(clean.image_codes).to(device)
         for rounds in (1, 5):
-            catching_method.FIRST_ROUNDS = rounds
-            judge = build_method(config, len(clean), clean.captions).to(device)
+            settings = replace(method.settings, first_rounds=rounds)
+            judge = type(method)(method.retriever, settings, len(clean)).to(device)
             judge.begin_epoch(TrainingView(lambda: embedded, caption_of, image_of, 0, 0, image_labels=labels))
             assert judge.p_match is not None and judge.estimated_rate is not None
             measured = measure_detection(
@@ -73,18 +71,8 @@ def main() -> None:
             ).as_dict()
             found.append({"level": level, "rate": rate, "rounds": rounds, **measured})
             print(json.dumps(found[-1]), flush=True)
-    write_json(
-        options.out,
-        {
-            "dataset": clean.name,
-            "encoder": f"{config.model.vision}+{config.model.text}",
-            "cases": found,
-            "commit": current_commit(),
-            "hardware": describe_hardware(device),
-            "seconds": round(time.perf_counter() - started, 1),
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        },
-    )
+    row = {"dataset": clean.name, "encoder": f"{config.model.vision}+{config.model.text}", "cases": found}
+    record(options.out, row, config.device, started)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Hinges with a margin for each pair, against loops."""
+"""Hinges with a margin for each pair and of hard negatives, against loops; what a collapsed model pays."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from pmpguard.losses.triplet import hinge_terms, rivals
+from pmpguard.errors import ConfigError
+from pmpguard.losses.triplet import HardNegatives, hinge_terms, rivals
 
 GENERATOR = torch.Generator().manual_seed(0)
 SCORES = torch.rand(6, 4, generator=GENERATOR, dtype=torch.float64)
@@ -52,3 +53,56 @@ def test_a_positive_is_never_a_rival() -> None:
 def test_gradient() -> None:
     scores = SCORES.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda given: hinge_terms(given, IMAGE_OF, POSITIVES, 0.3, 2), (scores,))
+
+
+def naive_hardest(margins: list[float], semi_hard: bool) -> list[float]:
+    terms = []
+    for t, v in enumerate(IMAGE_OF.tolist()):
+        own, total = float(SCORES[t, v]), 0.0
+        for side in (
+            [float(SCORES[t, k]) for k in range(4) if not POSITIVES[t, k]],
+            [float(SCORES[k, v]) for k in range(6) if not POSITIVES[k, v]],
+        ):
+            used = [rival for rival in side if rival < own or not semi_hard]
+            total += max([0.0, *(margins[t] - own + rival for rival in used)])
+        terms.append(total)
+    return terms
+
+
+@pytest.mark.parametrize("negatives", ["semi-hard", "hardest"])
+def test_hard_negatives_against_a_loop(negatives: HardNegatives) -> None:
+    margins = torch.tensor([0.0, 0.1, 0.2, 0.3, 0.4, 0.5], dtype=torch.float64)
+    for margin, each in ((margins, margins.tolist()), (0.2, [0.2] * 6)):
+        found = hinge_terms(SCORES, IMAGE_OF, POSITIVES, margin, negatives=negatives)
+        assert found.tolist() == pytest.approx(naive_hardest(each, negatives == "semi-hard"))
+    assert naive_hardest([0.2] * 6, True) != naive_hardest([0.2] * 6, False)
+
+
+def test_only_hardest_negatives_cost_more_than_a_collapsed_model_pays() -> None:
+    alike = hinge_terms(torch.ones(6, 4).double(), IMAGE_OF, POSITIVES, 0.2, negatives="hardest")
+    assert alike.tolist() == pytest.approx([0.4] * 6)  # the margin each way
+    assert (hinge_terms(SCORES, IMAGE_OF, POSITIVES, 0.2, negatives="semi-hard") <= alike).all()
+    assert float(hinge_terms(SCORES, IMAGE_OF, POSITIVES, 0.2, negatives="hardest").mean()) > 0.4
+
+
+def test_a_pair_below_all_others_or_alone_costs_nothing() -> None:
+    scores = torch.tensor([[-0.5, 0.3], [0.2, 0.9]])
+    own_images = torch.tensor([0, 1])
+    terms = hinge_terms(scores, own_images, torch.eye(2).bool(), 0.2, negatives="semi-hard")
+    assert terms.tolist() == [0, 0]
+    for negatives in ("semi-hard", "hardest"):
+        alone = hinge_terms(scores[:1, :1], own_images[:1], torch.eye(1).bool(), 0.2, negatives=negatives)
+        assert alone.tolist() == [0]
+
+
+@pytest.mark.parametrize("negatives", ["semi-hard", "hardest"])
+def test_gradient_of_hard_negatives(negatives: HardNegatives) -> None:
+    scores = SCORES.clone().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda given: hinge_terms(given, IMAGE_OF, POSITIVES, 0.3, negatives=negatives), (scores,)
+    )
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ConfigError, match="easy"):
+        hinge_terms(SCORES, IMAGE_OF, POSITIVES, 0.2, negatives="easy")  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from feature_world import TRAIN, build_method, learn, make_world
 from look_alikes import mean_cosine_after
 from robust_examples import CHANCE, example_batch, keeps_the_contract, learn_squares
 
-from pmpguard.losses.hard_negatives import HardNegatives, hard_negative_terms
+from pmpguard.losses.triplet import HardNegatives, hinge_terms
 from pmpguard.methods.bicro import BiCro, consistency, lowest, soft_margins
 from pmpguard.methods.method import TrainingView
 from pmpguard.model.encoded import Encoded
@@ -68,7 +68,7 @@ def test_wrong_pairs_join_later_with_their_soft_margin(negatives: HardNegatives)
     method.soft_labels[batch.rows] = torch.linspace(0, 1, 7)
     scores = batch.texts.pooled @ batch.images.pooled.T
     margins = soft_margins(torch.linspace(0, 1, 7), 0.2, 10.0)
-    expected = hard_negative_terms(scores, batch.image_of, batch.targets > 0, margins, negatives)
+    expected = hinge_terms(scores, batch.image_of, batch.targets > 0, margins, negatives=negatives)
     torch.testing.assert_close(method.losses(example_batch(epoch=30))["triplet"], expected)
     expected[wrong] = 0
     torch.testing.assert_close(method.losses(batch)["triplet"], expected)

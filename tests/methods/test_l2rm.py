@@ -11,8 +11,8 @@ from feature_world import build_method, learn
 from look_alikes import mean_cosine_after
 from robust_examples import CHANCE, example_batch, keeps_the_contract, learn_squares
 
-from pmpguard.losses.hard_negatives import HardNegatives, hard_negative_terms
 from pmpguard.losses.transport import partial_plan
+from pmpguard.losses.triplet import HardNegatives, hinge_terms
 from pmpguard.methods.l2rm import (
     L2rm,
     L2rmSettings,
@@ -100,7 +100,7 @@ def test_clean_pairs_have_triplets_and_the_others_the_plan(negatives: HardNegati
     assert (terms["triplet"][is_wrong] == 0).all() and (terms["rematch"][~is_wrong] == 0).all()
     assert (terms["cost"][is_wrong] == 0).all() and (terms["rematch"][is_wrong] > 0).all()
     scores = batch.texts.pooled @ batch.images.pooled.T
-    triplets = hard_negative_terms(scores, batch.image_of, batch.targets > 0, 0.2, negatives)
+    triplets = hinge_terms(scores, batch.image_of, batch.targets > 0, 0.2, negatives=negatives)
     torch.testing.assert_close(terms["triplet"][~is_wrong], triplets[~is_wrong])
     images = sorted({int(batch.image_of[t]) for t in wrong})
     small = scores[wrong][:, images]

@@ -171,14 +171,14 @@ def test_pairs_that_come_more_often_make_few_new_shapes(retriever: Retriever) ->
         visits = np.zeros(pairs, dtype=np.int64)
         visits[kept] = 3
         visits[np.setdiff1d(np.arange(pairs), kept)[: pairs - 3 * len(kept)]] = 1
-        feeding.visit(visits)
+        feeding.sampler.visit(visits)
         batches = list(feeding.batches(epoch, 0))
         fed = np.bincount(np.concatenate([batch.rows.numpy() for batch in batches]), minlength=pairs)
         assert (fed <= visits).all() and fed.sum() == len(batches) * 30
         assert len({batch.kind for batch in batches}) == 1
         kinds.add(batches[0].kind)
     assert len(kinds) <= 2
-    feeding.visit(None)
+    feeding.sampler.visit(None)
     rows = torch.cat([batch.rows for batch in feeding.batches(2, 0)])
     assert len(rows.unique()) == len(rows)
 

@@ -19,14 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from pmpguard.audit.scores import Array, ScoreAudit, audit_scores
 from pmpguard.catching.agreement import agreement, rows_of_images, wrong_together
 from pmpguard.catching.discriminant import Discriminant, refined_discriminant
 from pmpguard.catching.evidence import Numbers, draw_wrong_pairs, pair_numbers, pooled_statistics
 from pmpguard.catching.mixture import fit_match_mixture
-from pmpguard.catching.neighbours import neighbour_consensus
+from pmpguard.catching.neighbours import centred, neighbour_consensus
 from pmpguard.errors import DataError
 
 # (captions (P,), images (P,), rows left out (P,)) -> (P,): more of it speaks for a match
@@ -129,18 +128,16 @@ def embedding_evidence(
 def _measures(pictures: Tensor, texts: Tensor, of_caption: Tensor, of_image: Tensor) -> dict[str, Measure]:
     """Score and neighbours always; agreement where an image has several captions."""
     statistics = pooled_statistics(texts, pictures)
-    # what all captions have in common says nothing about agreement, nor what all pictures look like
-    centred = normalize(texts - texts.mean(0), dim=1)  # (C, d)
-    looks = normalize(pictures - pictures.mean(0), dim=1)  # (I, d)
-    consensus = neighbour_consensus(looks, centred, of_caption, of_image)  # (I, d)
-    consensus_statistics = pooled_statistics(centred, consensus)
+    said, looks = centred(texts), centred(pictures)  # (C, d), (I, d)
+    consensus = neighbour_consensus(looks, said, of_caption, of_image)  # (I, d)
+    consensus_statistics = pooled_statistics(said, consensus)
 
     def score(captions: Tensor, images: Tensor, _: Tensor) -> Tensor:
         cosines = (texts[captions] * pictures[images]).sum(-1)
         return statistics.standardise(cosines, captions, images)
 
     def neighbours(captions: Tensor, images: Tensor, _: Tensor) -> Tensor:
-        cosines = (centred[captions] * consensus[images]).sum(-1)
+        cosines = (said[captions] * consensus[images]).sum(-1)
         return consensus_statistics.standardise(cosines, captions, images)
 
     measures: dict[str, Measure] = {SCORE: score, NEIGHBOURS: neighbours}
@@ -149,12 +146,12 @@ def _measures(pictures: Tensor, texts: Tensor, of_caption: Tensor, of_image: Ten
         rows = torch.arange(len(of_caption), device=of_caption.device)
         several = counts > 1
         answered = agreement(
-            centred, of_caption, of_image, of_caption[several], of_image[several], rows[several]
+            said, of_caption, of_image, of_caption[several], of_image[several], rows[several]
         )
         level = float(answered.mean()) / 2  # of pairs that nothing can be said about: between wrong and right
 
         def agree(captions: Tensor, images: Tensor, left_out: Tensor) -> Tensor:
-            return agreement(centred, of_caption, of_image, captions, images, left_out, level)
+            return agreement(said, of_caption, of_image, captions, images, left_out, level)
 
         measures[AGREEMENT] = agree
     return measures

@@ -7,7 +7,7 @@ nothing in this dataset (agreement when nearly all captions are wrong) gets hard
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +83,7 @@ def fit_discriminant(labelled: Array, wrong: Array, counted: Array | None = None
         used = np.delete(used, fitted.argmin())
     weights = np.zeros(parts)
     weights[used] = fitted if len(used) > 1 else 1.0
-    return weighted_sum(wrong, weights) if weights.any() else plain
+    return replace(plain, weights=weights) if weights.any() else plain
 
 
 def _fit(labelled: Array, wrong: Array, counted: Array) -> Array:

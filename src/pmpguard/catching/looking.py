@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from pmpguard.catching.agreement import agreement, rows_of_images
 from pmpguard.catching.evidence import (
@@ -22,6 +21,7 @@ from pmpguard.catching.evidence import (
     pair_numbers,
     pooled_statistics,
 )
+from pmpguard.catching.neighbours import centred
 
 MOST_COMPARED = 100_000  # images among which nearest ones are looked for: the work grows with the square
 
@@ -69,12 +69,12 @@ def draw_wrong(
 @torch.no_grad()
 def agreement_part(captions: Tensor, caption_of: Tensor, image_of: Tensor, wrong: WrongPairs) -> Part:
     """How well each caption agrees with the other captions of its image, by embeddings (C, d)."""
-    centred = normalize(captions.float() - captions.float().mean(0), dim=1)
+    said = centred(captions.float())
     rows = torch.arange(len(caption_of), device=caption_of.device)
     silent = 0.0  # of an image without other captions, right or wrong
     return Part(
-        agreement(centred, caption_of, image_of, caption_of, image_of, rows, silent),
-        agreement(centred, caption_of, image_of, wrong.captions, wrong.images, wrong.rows, silent),
+        agreement(said, caption_of, image_of, caption_of, image_of, rows, silent),
+        agreement(said, caption_of, image_of, wrong.captions, wrong.images, wrong.rows, silent),
     )
 
 

@@ -39,6 +39,11 @@ def neighbour_consensus(
     return normalize(torch.cat([own[part].mean(1) for part in torch.split(numbers, chunk)]), dim=1)
 
 
+def centred(vectors: Tensor) -> Tensor:
+    """Unit vectors (n, d) without what all have in common, which says nothing about any."""
+    return normalize(vectors - vectors.mean(0), dim=1)
+
+
 @torch.no_grad()
 def nearest_others(vectors: Tensor, nearest: int, chunk: int = CHUNK) -> tuple[Tensor, Tensor]:
     """Cosines (n, k) and numbers (n, k) of the k vectors most like each of (n, d), itself left out.

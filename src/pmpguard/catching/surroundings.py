@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pmpguard.catching.looking import Part, WrongPairs
-from pmpguard.catching.neighbours import nearest_others
+from pmpguard.catching.neighbours import centred, nearest_others
 
 MOST = {"cuda": 100_000, "cpu": 20_000}  # captions or pictures: the work grows with the square
 NEAREST = 30
@@ -54,7 +54,7 @@ def find_surroundings(captions: Tensor, images: Tensor, nearest: int = NEAREST) 
 
 
 def _side(embedded: Tensor, nearest: int) -> Side:
-    vectors = normalize(embedded.float() - embedded.float().mean(0), dim=1)
+    vectors = centred(embedded.float())
     cosines, numbers = nearest_others(vectors, nearest)
     return Side(vectors, numbers, torch.softmax(cosines / TEMPERATURE, dim=1))
 

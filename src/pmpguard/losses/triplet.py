@@ -1,12 +1,23 @@
 """Hinges against the negatives of a batch whose margin differs from pair to pair, or that average several.
 
 `awareness.py` holds the plain case of one margin for all pairs.
+
+Semi-hard negatives, easier than the pair itself, are those of Schroff, Kalenichenko and Philbin, "FaceNet",
+CVPR 2015. Where many negatives outscore the pairs, as look-alike scenes do, the hardest cost more than the
+margin on average. The margin is what a model pays that embeds everything alike, so that is what training
+arrives at. A negative easier than its pair never costs more than the margin, and collapsing gains nothing.
 """
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
+
+from pmpguard.errors import ConfigError
+
+HardNegatives = Literal["semi-hard", "hardest"]
 
 
 def rivals(scores: Tensor, image_of: Tensor, positives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -22,16 +33,30 @@ def rivals(scores: Tensor, image_of: Tensor, positives: Tensor) -> tuple[Tensor,
 
 
 def hinge_terms(
-    scores: Tensor, image_of: Tensor, positives: Tensor, margin: float | Tensor, hardest: int = 1
+    scores: Tensor,
+    image_of: Tensor,
+    positives: Tensor,
+    margin: float | Tensor,
+    hardest: int = 1,
+    negatives: HardNegatives = "hardest",
 ) -> Tensor:
     """One loss per pair: the mean of its `hardest` largest hinges [margin - own + rival]+, both ways, added.
 
     `margin` is one number or one for each pair (T,). Where a pair has fewer rivals than `hardest`, those
-    missing count as 0.
+    missing count as 0. With semi-hard negatives only those easier than the pair are rivals.
     """
+    if negatives not in ("semi-hard", "hardest"):
+        raise ConfigError(f"negatives are {negatives!r}", fix="choose 'semi-hard' or 'hardest'")
     own, rows, columns = rivals(scores, image_of, positives)
+    if negatives == "semi-hard":
+        rows, columns = (_easier(rival, own) for rival in (rows, columns))
     needed = (margin - own)[:, None]  # (T, 1)
     return _mean_of_hardest(needed + rows, hardest) + _mean_of_hardest(needed + columns, hardest)
+
+
+def _easier(rival: Tensor, own: Tensor) -> Tensor:
+    """(T, K), (T,) -> (T, K): the lowest number there is in place of rivals that reach the pair's score."""
+    return rival.masked_fill(rival >= own[:, None], torch.finfo(rival.dtype).min)
 
 
 def _mean_of_hardest(hinges: Tensor, hardest: int) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.catching.beta_mixture import fit_beta_mixture
-from pmpguard.losses.hard_negatives import HardNegatives, hard_negative_terms
+from pmpguard.losses.triplet import HardNegatives, hinge_terms
 from pmpguard.methods.blocks import mean_hinges, measure_in_blocks
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView, pooled_cosines
 from pmpguard.model.retriever import Retriever
@@ -93,8 +93,8 @@ class BiCro(Method):
             hinges = mean_hinges(batch, settings.margin)  # (T,)
             return {"warm_up": hinges * lowest(hinges.detach(), settings.warm_up_share)}
         margins = soft_margins(self.soft_labels[batch.rows], settings.margin, settings.curve)  # (T,)
-        terms = hard_negative_terms(
-            pooled_cosines(batch), batch.image_of, batch.targets > 0, margins, settings.negatives
+        terms = hinge_terms(
+            pooled_cosines(batch), batch.image_of, batch.targets > 0, margins, negatives=settings.negatives
         )
         if phase == 1:
             terms = terms * (self.p_match[batch.rows] > settings.threshold)

@@ -27,12 +27,12 @@ from pmpguard.catching.rematch import (
     without_labelled,
 )
 from pmpguard.catching.surroundings import find_surroundings, surrounding_parts
+from pmpguard.data.draws import Draws
 from pmpguard.methods.method import Method, TrainingView
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.model.retriever import Retriever
 
 EVIDENCE = ("score", "agreement", "said", "shown")
-FIRST_ROUNDS = 5
 
 
 class CatchingMethod(Method):
@@ -125,7 +125,7 @@ class CatchingMethod(Method):
         known = {} if score is None else {"score": score}
         trust = torch.ones_like(p_match) if score is None else p_match
         fresh = None
-        for _ in range(FIRST_ROUNDS if score is None else 1):
+        for _ in range(self.settings.first_rounds if score is None else 1):
             parts = dict(known)
             if around is not None:
                 parts |= surrounding_parts(around, view.caption_of, view.image_of, wrong, trust)
@@ -239,8 +239,7 @@ def planned_visits(weight: Tensor, passes: float, seed: int, epoch: int) -> Tens
     Rows of weight (N,) one half and more get up to `passes` on average, as far as the others leave room; what
     is left of the epoch goes to random ones of the others, which then are negatives.
     """
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    order = torch.randperm(len(weight), generator=generator)
+    order = torch.from_numpy(Draws("visits", seed, epoch).order(len(weight)))
     matches = (weight.cpu() >= 0.5)[order]
     kept, others = order[matches], order[~matches]
     fed = min(len(order), round(passes * len(kept)))

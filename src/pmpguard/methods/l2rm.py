@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from pmpguard.catching.beta_mixture import fit_beta_mixture
 from pmpguard.losses.aggregation import aggregation_terms
-from pmpguard.losses.hard_negatives import HardNegatives, hard_negative_terms
 from pmpguard.losses.transport import partial_plan
+from pmpguard.losses.triplet import HardNegatives, hinge_terms
 from pmpguard.methods.blocks import mean_hinges, measure_in_blocks
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView, labelled, pooled_cosines
 from pmpguard.model.retriever import Retriever
@@ -104,8 +104,8 @@ class L2rm(Method):
         if batch.epoch < settings.warm_up:
             return {"warm_up": symmetric_cross_entropy(logits, batch.targets, batch.image_of)}
         clean = (self.p_match[batch.rows] > settings.threshold).to(scores.dtype)  # (T,)
-        triplets = hard_negative_terms(
-            scores, batch.image_of, batch.targets > 0, settings.margin, settings.negatives
+        triplets = hinge_terms(
+            scores, batch.image_of, batch.targets > 0, settings.margin, negatives=settings.negatives
         )
         cost = transport_cost(scores.detach(), settings.cost_rate * self.cost_change)  # (T, I)
         wrong = 1 - clean

@@ -24,6 +24,8 @@ class PmpGuardSettings:
         warm_up: epochs in which the awareness loss averages over negatives.
         catch_from: first epoch that judges pairs by the model's own score; before it, where pictures have
             several captions, by how well these agree.
+        first_rounds: how often pairs are judged before the first epoch, each time by look-alikes as far as
+            they were trusted the time before.
         calibration: share of the pictures whose pairs are not trained on before `release_at`: on them the
             mismatch rate is estimated without what the model remembers of wrong pairs.
         release_at: first epoch that trains on them too.
@@ -51,6 +53,7 @@ class PmpGuardSettings:
     pooled_weight: float = 1.0
     warm_up: int = 1
     catch_from: int = 1
+    first_rounds: int = 5
     calibration: float = 0.2
     release_at: int = 5
     passes: float = 1.0

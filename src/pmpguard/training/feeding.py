@@ -156,10 +156,6 @@ class Feeder:
         self.keep_orientation = np.zeros(len(self.pictures), dtype=bool)
         np.logical_or.at(self.keep_orientation, image_codes, self.oriented)
 
-    def visit(self, visits: np.ndarray | None) -> None:
-        """Feed each row this often in an epoch (N,), or once."""
-        self.sampler.visit(visits)
-
     def layouts(self, epoch: int) -> list[BatchLayout]:
         """Which pairs and pictures each batch of the epoch holds."""
         layouts = [

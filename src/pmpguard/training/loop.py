@@ -216,7 +216,7 @@ def train(
             if method.paired_image is not None and int(method.paired_image.max()) >= 0:
                 feeder.pair_with(method.paired_image.cpu().numpy())
             if method.visits is not None:
-                feeder.visit(method.visits.cpu().numpy())
+                sampler.visit(method.visits.cpu().numpy())
             method.train()
             done = position.step - epoch * steps_per_epoch
             batches = feeder.batches(epoch, done * accumulate)
