@@ -60,7 +60,8 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
     looks: list[dict[str, float]] = []
 
     def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:
-        looks.append(measure_detection(p_match, is_noisy).as_dict())
+        wrong_share = float(p_match[is_noisy].sum() / p_match.sum())
+        looks.append({**measure_detection(p_match, is_noisy).as_dict(), "wrong_share": wrong_share})
         return {}
 
     with tempfile.TemporaryDirectory() as folder:
@@ -86,6 +87,7 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
         "curve": [round(entry["mr"], 2) for entry in logged if entry["kind"] == "validation"],
         "by_ranking": by_ranking,
         "catch_auroc": looks[-1].get("auroc") if looks else None,
+        "wrong_share": [round(look["wrong_share"], 4) for look in looks],  # of all weight, at every look
         "estimated_rate": rates[-1] if rates else None,
         "pairs_per_second": round(trained.pairs_per_second),
         "train_seconds": round(trained.seconds, 1),

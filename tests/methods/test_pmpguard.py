@@ -133,7 +133,7 @@ def test_what_is_judged_wrong_gives_way_to_what_is_judged_right() -> None:
 
 @pytest.mark.parametrize("trusted", [False, True])
 def test_pairs_judged_to_match_come_more_often_from_an_epoch_on(trusted: bool) -> None:
-    method = guard(catch_from=0, rematch=False, release_at=0, passes=3.0, passes_from=2)
+    method = guard(catch_from=0, rematch=False, release_at=2, passes=3.0)
     if trusted:
         method.trust(~view(0)[1])
     for epoch in (0, 1, 2):

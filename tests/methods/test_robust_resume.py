@@ -69,7 +69,7 @@ def test_a_run_that_feeds_some_pairs_more_often_goes_on_as_if_it_had_not_stopped
     corruption = corrupt_pairs(table, 0.6, seed=0)
     is_noisy = corruption.is_noisy[np.array(table.column("split")) == "train"]
     data = replace(training_data(corruption.table, images), known=~is_noisy)
-    settings = {"cga": False, "suppress": False, "rematch": False, "passes": 2.0, "passes_from": 1}
+    settings = {"cga": False, "suppress": False, "rematch": False, "passes": 2.0, "release_at": 1}
     config = small_config(method="pmpguard", settings=settings, epochs=2, batch_size=60, evaluate_every=2)
     straight = stopped_and_straight(config, data, tmp_path, monkeypatch)
     assert straight.visits is not None and straight.visits[torch.from_numpy(~is_noisy)].double().mean() == 2

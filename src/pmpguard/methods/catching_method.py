@@ -64,7 +64,7 @@ class CatchingMethod(Method):
     def begin_epoch(self, view: TrainingView) -> dict[str, float]:
         """Judge every pair, propose captions for the pictures, rematch what was caught, plan the epoch."""
         found = {} if self.p_match is None or self.trusted else self._catch(view, self.p_match)
-        if self.visits is not None and view.epoch >= self.settings.passes_from:
+        if self.visits is not None and view.epoch >= self.settings.release_at:
             self.visits.copy_(planned_visits(self.weight, self.settings.passes, view.seed, view.epoch))
         return found
 

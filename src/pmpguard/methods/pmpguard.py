@@ -37,6 +37,7 @@ class PmpGuard(CatchingMethod):
         "paper": {
             "suppress": False,
             "rematch": False,
+            "passes": 1.0,
             "form": "joint",
             "awareness_loss": "hinge",
             "pooled_weight": 0.0,

@@ -29,9 +29,8 @@ class PmpGuardSettings:
         calibration: share of the pictures whose pairs are not trained on before `release_at`: on them the
             mismatch rate is estimated without what the model remembers of wrong pairs.
         release_at: first epoch that trains on them too.
-        passes: how often an epoch comes at most to a pair judged to match, in place of pairs judged wrong; 1
-            comes to every pair once.
-        passes_from: first epoch that does.
+        passes: how often an epoch from `release_at` on comes at most to a pair judged to match, in place of
+            pairs judged wrong; 1 comes to every pair once.
         smoothing: share of the previous epoch's probability that is kept.
         rematch_from: first epoch that trains caught captions with the picture they were rematched to.
         rematch_weight: how strongly, times the proposal's probability.
@@ -56,8 +55,7 @@ class PmpGuardSettings:
     first_rounds: int = 5
     calibration: float = 0.2
     release_at: int = 5
-    passes: float = 1.0
-    passes_from: int = 4
+    passes: float = 3.0
     smoothing: float = 0.3
     rematch_from: int = 4
     rematch_weight: float = 0.5
