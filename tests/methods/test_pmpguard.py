@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -158,21 +157,6 @@ def test_what_each_part_counts_is_learned_from_unseen_pairs_and_then_kept() -> N
     assert score == -1 and max(others) > 0  # no score of its own yet
     assert min(learned[1]) >= 0 and learned[1] != learned[2]
     assert learned[2] == learned[3] == learned[4]  # all pictures are trained on now
-
-
-@pytest.mark.parametrize(("above", "began"), [(0.3, 2), (0.6, 0)])
-def test_it_begins_anew_where_enough_is_wrong_and_holds_its_verdicts_for_a_while(
-    above: float, began: int
-) -> None:
-    method = guard(catch_from=0, rematch=False, release_at=1, restart_at=2, restart_above=above)
-    seen = []
-    for epoch in range(6):
-        method.begin_epoch(replace(view(epoch, noise=0.5 + 0.1 * epoch)[0], is_last=False))
-        assert method.p_match is not None and method.began is not None
-        assert int(method.began) == (began if epoch >= 2 else 0)
-        seen.append(method.p_match.clone())
-    held = [torch.equal(before, after) for before, after in pairwise(seen)]
-    assert held == [False, False, bool(began), bool(began), False]
 
 
 def test_the_lowest_estimate_of_the_rate_is_kept() -> None:

@@ -73,16 +73,3 @@ def test_a_run_that_feeds_some_pairs_more_often_goes_on_as_if_it_had_not_stopped
     config = small_config(method="pmpguard", settings=settings, epochs=2, batch_size=60, evaluate_every=2)
     straight = stopped_and_straight(config, data, tmp_path, monkeypatch)
     assert straight.visits is not None and straight.visits[torch.from_numpy(~is_noisy)].double().mean() == 2
-
-
-def test_a_run_that_begins_anew_goes_on_as_if_it_had_not_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table, images = coloured_squares(copies=3)
-    data = training_data(corrupt_pairs(table, 0.6, seed=0).table, images)
-    settings = {"cga": False, "rematch": False, "release_at": 1, "restart_at": 1, "restart_above": 0.0}
-    config = small_config(
-        method="pmpguard", settings=settings, epochs=2, batch_size=60, evaluate_every=2, ema=0.9
-    )
-    straight = stopped_and_straight(config, data, tmp_path, monkeypatch)
-    assert straight.began is not None and int(straight.began) == 1

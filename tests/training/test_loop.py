@@ -18,12 +18,11 @@ from small_runs import coloured_squares, small_config, training_data
 
 from pmpguard.errors import CheckpointError, ConfigError, DataError, TrainingError
 from pmpguard.methods.infonce import InfoNce
-from pmpguard.methods.method import EncodedBatch, TrainingView
+from pmpguard.methods.method import EncodedBatch
 from pmpguard.training import loop
 from pmpguard.training.checkpoint import latest_checkpoint
 from pmpguard.training.loop import Interrupted, TrainResult, train
 from pmpguard.training.pictures import ResidentPictures
-from pmpguard.training.schedule import rate_factor
 
 TABLE, IMAGES = coloured_squares(copies=3)
 
@@ -262,53 +261,3 @@ def test_sigkill_leaves_a_checkpoint_that_resumes_to_the_same_end(tmp_path: Path
         process.wait()
         assert latest_checkpoint(tmp_path / "killed") is not None
     same(straight, train(config, data, tmp_path / "killed"))
-
-
-class Restarting(InfoNce):
-    """Begins anew with its second epoch, and notes the weights each epoch begins with."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.register_buffer("began", torch.tensor(0))
-        self.starts: dict[int, list[torch.Tensor]] = {}
-
-    def begin_epoch(self, view: TrainingView) -> dict[str, float]:
-        assert self.began is not None
-        if view.epoch == 1:
-            self.began.fill_(1)
-        return {}
-
-    def losses(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
-        state = self.retriever.state_dict()
-        self.starts.setdefault(batch.epoch, [value.clone() for value in state.values()])
-        return super().losses(batch)
-
-
-def test_beginning_anew_sets_weights_averages_moments_and_rates_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "find_method", lambda name: Restarting)
-    factors = []
-    original = loop.StepRunner.step
-
-    def step(self: loop.StepRunner, batches: Any, epoch: int, number: int, factor: float) -> None:
-        factors.append(factor)
-        if number == steps:  # the first of the second epoch
-            moments = [value for state in self.optimiser.state.values() for value in state.values()]
-            assert moments and all(float(value.abs().sum()) == 0 for value in moments)
-            live, averages = dict(self.method.named_parameters()), self.averaged.tensors
-            assert averages and all(torch.equal(averages[name], live[name]) for name in averages)
-        original(self, batches, epoch, number, factor)
-
-    data = training_data(TABLE, IMAGES)
-    config = small_config(epochs=3, ema=0.9, evaluate_every=3)
-    steps = len(data.train) // config.batch_size
-    monkeypatch.setattr(loop.StepRunner, "step", step)
-    method = train(config, data, tmp_path / "run").method
-    assert isinstance(method, Restarting)
-    first, second, third = (method.starts[epoch] for epoch in range(3))
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-    assert not all(torch.equal(one, other) for one, other in zip(second, third, strict=True))
-    expected = [rate_factor(step, 3 * steps, 0.1, "linear") for step in range(steps)]
-    expected += [rate_factor(step, 2 * steps, 0.1, "linear") for step in range(2 * steps)]
-    assert factors == expected

@@ -33,7 +33,6 @@ from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.model.retriever import Retriever
 
 EVIDENCE = ("score", "agreement", "said", "shown")
-SETTLING = 3  # epochs after a fresh start in which the model knows less than the verdicts it started from
 
 
 class CatchingMethod(Method):
@@ -59,18 +58,12 @@ class CatchingMethod(Method):
             self.register_buffer("wrong_agreement", torch.zeros(wrong_count(pairs)))
             unknown = torch.full((len(EVIDENCE),), -1.0, dtype=torch.float64)
             self.register_buffer("evidence_weights", unknown)
-            if settings.restart_at:
-                self.register_buffer("began", torch.tensor(0))
         if settings.passes > 1:
             self.register_buffer("visits", torch.ones(pairs, dtype=torch.int64))
 
     def begin_epoch(self, view: TrainingView) -> dict[str, float]:
         """Judge every pair, propose captions for the pictures, rematch what was caught, plan the epoch."""
-        found = {}
-        if self.p_match is not None and not self.trusted and not self._settling(view):
-            found = self._catch(view, self.p_match)
-        if self.began is not None and view.epoch == self.settings.restart_at and self._much_is_wrong:
-            self.began.fill_(view.epoch)
+        found = {} if self.p_match is None or self.trusted else self._catch(view, self.p_match)
         if self.visits is not None and view.epoch >= self.settings.release_at:
             self.visits.copy_(planned_visits(self.weight, self.settings.passes, view.seed, view.epoch))
         return found
@@ -107,14 +100,6 @@ class CatchingMethod(Method):
     def trust(self, matches: Tensor) -> None:
         self.weight.copy_(matches)
         self.trusted = True
-
-    @property
-    def _much_is_wrong(self) -> bool:
-        return float(self._buffer("estimated_rate")) >= self.settings.restart_above
-
-    def _settling(self, view: TrainingView) -> bool:
-        began = 0 if self.began is None else int(self.began)
-        return 0 < began < view.epoch < began + SETTLING and not view.is_last
 
     def _unseen(self, view: TrainingView) -> Tensor:
         """(N,) bool: pairs of the pictures still kept for calibration, a function of seed and epoch."""

@@ -101,8 +101,6 @@ class Method(nn.Module):
     paired_image: Tensor | None
     # (N,) int64, set by methods that feed some pairs more often than others: how often in this epoch.
     visits: Tensor | None
-    # int64, set by methods that may begin anew: the epoch before which all weights were set back.
-    began: Tensor | None
     # What the last look at the training set found, for reports: the share of wrong pairs it estimates (a
     # number, -1 before the first look), and for each row the caption proposed for its picture, by number (N,)
     # and with its probability (N,).
@@ -118,7 +116,6 @@ class Method(nn.Module):
         self.register_buffer("p_match", None)
         self.register_buffer("paired_image", None)
         self.register_buffer("visits", None)
-        self.register_buffer("began", None)
         self.register_buffer("estimated_rate", None)
         self.register_buffer("proposed_caption", None)
         self.register_buffer("proposed_probability", None)

@@ -31,9 +31,6 @@ class PmpGuardSettings:
         release_at: first epoch that trains on them too.
         passes: how often an epoch from `release_at` on comes at most to a pair judged to match, in place of
             pairs judged wrong; 1 comes to every pair once.
-        restart_at: epoch before which the weights are set back to the start, so that what was learned
-            from wrong pairs is forgotten and only the verdicts stay; 0 never does.
-        restart_above: estimated mismatch rate from which it is worth that.
         smoothing: share of the previous epoch's probability that is kept.
         rematch_from: first epoch that trains caught captions with the picture they were rematched to.
         rematch_weight: how strongly, times the proposal's probability.
@@ -59,8 +56,6 @@ class PmpGuardSettings:
     calibration: float = 0.2
     release_at: int = 5
     passes: float = 3.0
-    restart_at: int = 0
-    restart_above: float = 0.3
     smoothing: float = 0.3
     rematch_from: int = 4
     rematch_weight: float = 0.5

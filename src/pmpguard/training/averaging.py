@@ -17,7 +17,6 @@ class AveragedWeights:
 
     def __init__(self, module: nn.Module, decay: float) -> None:
         self.decay = decay
-        self.start = 0  # the step that counts as the first
         own = {name: value for name, value in module.named_parameters() if value.requires_grad and decay}
         self.names = list(own)
         self._live: list[Tensor] = list(own.values())
@@ -26,16 +25,9 @@ class AveragedWeights:
     @torch.no_grad()
     def update(self, step: int) -> None:
         if self.names:
-            since = step - self.start
-            decay = min(self.decay, (1 + since) / (10 + since))
+            decay = min(self.decay, (1 + step) / (10 + step))
             torch._foreach_lerp_(list(self.tensors.values()), self._live, 1 - decay)
 
-    @torch.no_grad()
-    def follow(self, module: nn.Module) -> None:
-        """Begin anew with the module's weights as they are."""
-        self.load(dict(module.named_parameters()))
-
-    @torch.no_grad()
     def load(self, tensors: dict[str, Tensor]) -> None:
         for name in self.names:
             self.tensors[name].copy_(tensors[name])

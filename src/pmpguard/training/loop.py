@@ -12,7 +12,6 @@ from types import FrameType
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pmpguard.config import to_dict
 from pmpguard.data.batches import PairSampler
@@ -136,7 +135,6 @@ def train(
     optimiser = build_optimiser(method, config, device)
     names = {parameter: name for name, parameter in method.named_parameters() if parameter.requires_grad}
     averaged = AveragedWeights(method, config.ema)
-    first_weights = None if method.began is None else copied(method.retriever.state_dict())
     sampler = PairSampler(
         data.train.image_codes,
         data.train.caption_codes,
@@ -213,10 +211,6 @@ def train(
                 if values:
                     tracker.log("catch", position.step, {"epoch": epoch, **values})
                 position = replace(position, begun_epoch=epoch)
-                if first_weights is not None and epoch == began(method) > 0:
-                    method.retriever.load_state_dict(first_weights)
-                    averaged.follow(method)
-                    forget_moments(optimiser)
                 if config.checkpoint_every > 0:
                     save(position)
             if method.paired_image is not None and int(method.paired_image.max()) >= 0:
@@ -225,15 +219,9 @@ def train(
                 sampler.visit(method.visits.cpu().numpy())
             method.train()
             done = position.step - epoch * steps_per_epoch
-            averaged.start = began(method) * steps_per_epoch
             batches = feeder.batches(epoch, done * accumulate)
             for step in range(position.step, (epoch + 1) * steps_per_epoch):
-                factor = rate_factor(
-                    step - averaged.start,
-                    steps - averaged.start,
-                    config.optimiser.warm_up,
-                    config.optimiser.schedule,
-                )
+                factor = rate_factor(step, steps, config.optimiser.warm_up, config.optimiser.schedule)
                 torch.manual_seed(step_seed(config.seed, step))
                 runner.step([next(batches) for _ in range(accumulate)], epoch, step, factor)
                 position = replace(position, step=step + 1)
@@ -260,7 +248,8 @@ def train(
                 if recall["mr"] > position.best_score:
                     position = replace(position, best_epoch=epoch, best_score=recall["mr"])
                     with averaged.in_place(method):
-                        best = copied(method.retriever.state_dict())
+                        best = {name: value.detach().cpu().clone() for name, value in
+                                method.retriever.state_dict().items()}  # fmt: skip
             position = replace(position, finished_epochs=epoch + 1)
             if config.checkpoint_every >= 0:
                 save(position)
@@ -304,22 +293,6 @@ def begin_epoch(
         if world.size > 1:
             torch.distributed.broadcast(buffer, src=0)
     return values
-
-
-def began(method: Method) -> int:
-    """The epoch of the latest fresh start."""
-    return 0 if method.began is None else int(method.began)
-
-
-def copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().cpu().clone() for name, value in state.items()}
-
-
-def forget_moments(optimiser: torch.optim.AdamW) -> None:
-    """As if no step had been made; in place, because captured steps hold these tensors."""
-    for state in optimiser.state.values():
-        for value in state.values():
-            value.zero_()
 
 
 def validate(
