@@ -160,3 +160,17 @@ def test_plot(tmp_path, monkeypatch):
     assert drawn == [(5, ["infonce", "pmpguard"]), (1, ["infonce", "pmpguard"])]
     with pytest.raises(DataError, match="no mR to plot"):
         plot_mr([], tmp_path / "none.png")
+
+
+def test_who_is_told_the_labels_is_no_competitor():
+    summaries = summarise([row("pmpguard", mr=20.0), row("oracle", mr=30.0)])
+    sections = make_sections(summaries, told={"oracle"})
+    assert "| oracle | ours, told the labels |" in to_markdown(sections)
+    for render, best in ((to_markdown, "**20.00**"), (to_latex, "\\textbf{20.00}")):
+        assert best in render(sections)
+        assert best not in render(make_sections(summaries))
+
+
+def test_no_two_methods_look_alike():
+    looks = [tuple(plots._look(number).items()) for number in range(16)]
+    assert len(set(looks)) == 16

@@ -230,12 +230,14 @@ def rendered(
             f"{grid.rows}: no finished run of this recipe with these settings",
             fix="run it without --render_only",
         )
-    summaries = summarise(rows)
+    order = [line.name for line in grid.methods]
+    summaries = sorted(summarise(rows), key=lambda summary: order.index(summary.method))
+    told = {line.name for line in grid.methods if line.oracle}
     sections = []
     printed = {summary.dataset: printed_dataset(grid, summary.dataset) for summary in summaries}
     for dataset, name in printed.items():
         some = [summary for summary in summaries if summary.dataset == dataset]
-        sections += make_sections(some, grid.printed_table, name)
+        sections += make_sections(some, grid.printed_table, name, told)
     out.mkdir(parents=True, exist_ok=True)
     texts = {
         "table.md": to_markdown(sections, grid.title),

@@ -89,4 +89,12 @@ def _draw_printed(axis: Any, table: int, dataset: str, methods: list[str]) -> No
 
 
 def _look(number: int) -> dict[str, str]:
-    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+    """Where there are more methods than colours, the others have dotted lines and hollow markers."""
+    colour = COLOURS[number % len(COLOURS)]
+    first = number < len(COLOURS)
+    return {
+        "color": colour,
+        "marker": MARKERS[number % len(MARKERS)],
+        "linestyle": "-" if first else ":",
+        "markerfacecolor": colour if first else "white",
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from pmpguard.evaluation.printed import PrintedRow, find_printed
@@ -18,6 +18,7 @@ TITLES = {
     "t2i_r1": "t2i R@1", "t2i_r5": "R@5", "t2i_r10": "R@10",
     "mr": "mR", "catch_auroc": "AUROC", "catch_estimated_rate": "est. rate",
 }  # fmt: skip
+TOLD = "ours, told the labels"
 SHARES = frozenset(CAUGHT)  # in [0, 1], shown with three decimals
 
 
@@ -26,13 +27,13 @@ class Line:
     """One line of a table: a summary of ours, or a printed row."""
 
     method: str
-    source: str  # "ours" or "printed, table 1"
+    source: str  # "ours", "ours, told the labels" or "printed, table 1"
     seeds: int
     metrics: dict[str, Statistic]
 
     @property
     def printed(self) -> bool:
-        return self.source != "ours"
+        return self.source.startswith("printed")
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,16 @@ class Section:
 
 
 def make_sections(
-    summaries: Iterable[Summary], printed_table: int | None = None, printed_dataset: str = ""
+    summaries: Iterable[Summary],
+    printed_table: int | None = None,
+    printed_dataset: str = "",
+    told: Container[str] = (),
 ) -> list[Section]:
     """Group summaries by setting, each followed by its namesake's printed row; other printed rows come last.
 
     `printed_table` chooses the paper's table; its dataset is ours unless `printed_dataset` names another. The
-    paper does not say at which level it corrupts, so its rows stand beside either.
+    paper does not say at which level it corrupts, so its rows stand beside either. Methods among `told` know
+    which pairs are wrong and are no competitors.
     """
     grouped: dict[tuple[str, str, str, float], list[Summary]] = {}
     for summary in summaries:
@@ -69,7 +74,8 @@ def make_sections(
             printed = find_printed(printed_table, printed_dataset or dataset, rate)
         lines = []
         for summary in members:
-            lines.append(Line(summary.method, "ours", len(summary.seeds), summary.metrics))
+            source = TOLD if summary.method in told else "ours"
+            lines.append(Line(summary.method, source, len(summary.seeds), summary.metrics))
             namesakes = [row for row in printed if same_method(row.method, summary.method)]
             lines += [_printed_line(row) for row in namesakes]
             printed = [row for row in printed if row not in namesakes]
@@ -167,7 +173,7 @@ def _columns(section: Section) -> list[str]:
 
 
 def _best_mr(section: Section) -> Line | None:
-    ours = [line for line in section.lines if not line.printed and "mr" in line.metrics]
+    ours = [line for line in section.lines if line.source == "ours" and "mr" in line.metrics]
     return max(ours, key=lambda line: line.metrics["mr"].mean, default=None)
 
 
