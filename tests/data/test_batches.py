@@ -292,8 +292,11 @@ def test_a_sampler_visits_rows_as_often_as_asked_in_as_many_steps():
     assert np.bincount(np.concatenate(fed), minlength=60).tolist() == visits.tolist()
     again = list(sampler.batches(4, start_step=2))
     assert all((left == right).all() for left, right in zip(fed[2:], again, strict=True))
-    sampler.visit(None)
-    assert all((left == right).all() for left, right in zip(sampler.batches(4), plain, strict=True))
+    for once in (None, np.ones(60, int)):
+        sampler.visit(visits)
+        sampler.visit(once)
+        assert sampler.visits is None
+        assert all((left == right).all() for left, right in zip(sampler.batches(4), plain, strict=True))
     with pytest.raises(DataError, match="visits to 60 rows add up to 59"):
         sampler.visit(np.r_[np.zeros(1, int), np.ones(59, int)])
 

@@ -358,13 +358,11 @@ class PairSampler:
 
     def visit(self, visits: np.ndarray | None) -> None:
         """From now on an epoch comes this often to each row (N,); as often in all as there are rows."""
-        if visits is not None and (visits == 1).all():
-            visits = None
         if visits is not None and (visits.shape != self.image_codes.shape or visits.sum() < len(visits)):
             raise DataError(
                 f"visits to {len(visits)} rows add up to {visits.sum()}; an epoch has {len(self.image_codes)}"
             )
-        self.visits = visits
+        self.visits = None if visits is None or (visits == 1).all() else visits
         self.forget()
 
     def forget(self) -> None:
