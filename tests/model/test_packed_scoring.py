@@ -15,10 +15,6 @@ from pmpguard.model.encoded import Encoded
 from pmpguard.model.packed_scoring import packed_awareness_scores, packed_gated_cosines
 from pmpguard.model.pair_scoring import awareness_all_pairs, gated_all_pairs
 
-# Usually below 1e-6; where what a word attends to nearly cancels out, its direction is float32 rounding: the
-# plain way errs by 4e-6 then, the packed one, which takes lengths from inner products, by 8e-6.
-ROUNDING = 5e-5
-
 
 def some(
     count: int,
@@ -61,7 +57,11 @@ def test_packed_awareness_equals_the_plain_one(
     texts, pictures = some(captions, m, seed=seed), some(images, n, seed=seed + 1, masked=False)
     exact = awareness_scores(texts.fragments, texts.mask, pictures.fragments, t)
     packed = packed_awareness_scores(texts.fragments, texts.mask, pictures.fragments, t)
-    torch.testing.assert_close(packed.double(), exact, atol=ROUNDING, rtol=0)
+    difference = (packed.double() - exact).abs()
+    # Where what a word attends to nearly cancels out, its direction is rounding: in float32 the plain way is
+    # off by 4e-6 then, the packed one, with lengths from inner products, by 8e-6. Such pairs are rare.
+    assert int((difference > 2e-6).sum()) <= max(1, 0.02 * difference.numel())
+    assert float(difference.max()) < 5e-5
 
 
 @settings(max_examples=20, deadline=None)
@@ -78,7 +78,7 @@ def test_packed_gating_equals_the_plain_one(captions: int, images: int, m: int, 
     attention = CrossGatedAttention(8)
     packed = packed_gated_cosines(attention, texts.fragments.float(), texts.mask, pictures.fragments.float())
     exact = attention.double()(texts.fragments, texts.mask, pictures.fragments)
-    torch.testing.assert_close(packed.double(), exact, atol=ROUNDING, rtol=0)
+    torch.testing.assert_close(packed.double(), exact, atol=2e-6, rtol=0)
 
 
 def test_many_images_cross_the_seams_of_the_packed_way(monkeypatch: pytest.MonkeyPatch) -> None:
