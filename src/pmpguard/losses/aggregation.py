@@ -22,6 +22,7 @@ none no column term, so a pair of weight 0 is not pulled together; it still repe
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -66,7 +67,7 @@ def aggregation_terms(logits: Tensor, targets: Tensor, image_of: Tensor, form: F
     if form == "joint":
         negatives = logits.masked_fill(targets > 0, torch.finfo(logits.dtype).min)  # (T, I)
         against = torch.logaddexp(negatives.logsumexp(1)[:, None], negatives.logsumexp(0)[None])  # (T, I)
-        twice = logits + torch.log(torch.tensor(2.0, dtype=logits.dtype, device=logits.device))
+        twice = logits + math.log(2.0)
         return (_shares(targets, 1) * (torch.logaddexp(against, twice) - logits)).sum(1)
     raise ConfigError(f"aggregation form is {form!r}", fix="choose 'symmetric' or 'joint'")
 

@@ -1,0 +1,44 @@
+"""A step that is replayed as a CUDA graph may not bring numbers from the host, nor ask the device for any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from test_simple_methods import WORDS, batch
+from torch.overrides import TorchFunctionMode
+
+from pmpguard.methods.registry import BUILT_IN, find_method
+from pmpguard.model import awareness_fused
+from pmpguard.model.retriever import Retriever
+from pmpguard.model.retriever_config import RetrieverConfig
+
+FORBIDDEN = {
+    "tensor", "as_tensor", "from_numpy", "item", "tolist", "numpy", "cpu", "nonzero", "unique",
+    "__float__", "__int__", "__bool__",
+}  # fmt: skip
+CASES = [(name, preset) for name in BUILT_IN for preset in find_method(name).PRESETS]
+
+
+class NoNumbersFromTheHost(TorchFunctionMode):
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        assert function.__name__ not in FORBIDDEN, f"{function.__name__} during a step"
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("epoch", [0, 9])
+@pytest.mark.parametrize(("name", "preset"), CASES)
+def test_losses_neither_bring_nor_fetch_numbers(
+    name: str, preset: str, epoch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(awareness_fused, "fits_packing", lambda *_: False)  # how a CPU alone computes S
+    kind = find_method(name)
+    settings = kind.read_settings(preset, {})
+    config = RetrieverConfig(vision="tiny", text="tiny", dim=16, image_size=32)
+    method = kind(Retriever.create(kind.shape(config, settings), WORDS), settings, 100).train()
+    with NoNumbersFromTheHost():
+        terms = method.losses(batch(epoch=epoch))
+    assert terms
