@@ -52,7 +52,7 @@ def test_gates_in_chunks_give_the_same_cosines_and_gradients(monkeypatch: pytest
     given, found = batch(captions=12, images=12), []
     for chunk in (64, 5):
         monkeypatch.setattr(pmpguard, "GATED_CHUNK", chunk)
-        method = build("pmpguard")
+        method = build("pmpguard", cga=True)
         assert isinstance(method, PmpGuard) and method.retriever.cross_gated_attention is not None
         cosines = method._gated_cosines(given.texts, given.images)
         cosines.square().sum().backward()

@@ -35,6 +35,7 @@ class PmpGuard(CatchingMethod):
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "recommended": {},
         "paper": {
+            "cga": True,
             "suppress": False,
             "rematch": False,
             "passes": 1.0,
@@ -43,6 +44,7 @@ class PmpGuard(CatchingMethod):
             "pooled_weight": 0.0,
             "attention_scale": 1.0,
             "gate_bias": 0.0,
+            "ranking": "S",
         },
     }
 

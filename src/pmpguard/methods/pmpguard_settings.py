@@ -11,7 +11,7 @@ class PmpGuardSettings:
     """What PMPGuard trains with.
 
     Args:
-        cga: aggregation loss on cross-gated attention.
+        cga: aggregation loss on cross-gated attention, and on pooled tokens without.
         pnaa: awareness loss and ranking by S.
         suppress: weight pairs by their probability of matching.
         rematch: let caught captions and pictures find each other.
@@ -40,7 +40,7 @@ class PmpGuardSettings:
         gate_bias: of the gates at the start.
     """
 
-    cga: bool = True
+    cga: bool = False
     pnaa: bool = True
     suppress: bool = True
     rematch: bool = True
@@ -60,6 +60,6 @@ class PmpGuardSettings:
     rematch_from: int = 4
     rematch_weight: float = 0.5
     rematch_least: float = 0.9
-    ranking: Literal["S", "z", "S+z", "pooled", "pooled+S"] = "S"
+    ranking: Literal["S", "z", "S+z", "pooled", "pooled+S"] = "pooled+S"
     attention_scale: float = 10.0
     gate_bias: float = 2.0
