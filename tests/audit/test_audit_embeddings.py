@@ -159,3 +159,16 @@ def test_unusable_embeddings_are_named(images, captions, said):
 
 def test_half_precision_is_read():
     assert unit_rows(np.full((2, 4), 2.0, np.float16), "x").tolist() == [[0.5] * 4] * 2
+
+
+def test_known_scene_classes_keep_pairs_that_fit_from_standing_for_wrong_ones():
+    """Captions of one class fit all its pictures: of four classes, a quarter of the random pairs fit."""
+    generator = np.random.default_rng(0)
+    classes = np.repeat(np.arange(4), 300)
+    images, captions = (np.eye(8)[classes] + 0.1 * generator.standard_normal((1200, 8)) for _ in range(2))
+    wrong = generator.random(1200) < 0.2
+    said = np.where(wrong, (np.arange(1200) + 300) % 1200, np.arange(1200))  # of the next class
+    for labels, share in ((None, 0.25), (classes, 0.2 / 3)):  # a wrong caption's own class is not known
+        evidence = embedding_evidence(images, captions, np.arange(1200), said, image_labels=labels)
+        middle = (evidence.labelled[wrong, 0].mean() + evidence.labelled[~wrong, 0].mean()) / 2
+        assert abs((evidence.wrong[:, 0] > middle).mean() - share) < 0.03

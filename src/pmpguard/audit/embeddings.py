@@ -63,6 +63,7 @@ def audit_embeddings(
     image_of: npt.ArrayLike | Tensor | None = None,
     caption_of: npt.ArrayLike | Tensor | None = None,
     *,
+    image_labels: npt.ArrayLike | None = None,
     bootstrap: int = 100,
     seed: int = 0,
 ) -> EmbeddingAudit:
@@ -70,9 +71,12 @@ def audit_embeddings(
 
     images (I, d) and captions (C, d); pair r is caption `caption_of[r]` with image `image_of[r]`, by default
     caption r with image r. Equal captions, and equal images, should share a number: two pictures of one
-    number are never taken for a wrong pair.
+    number are never taken for a wrong pair. `image_labels` (I,), where scene classes are known, are whole
+    numbers, -1 for unknown: what wrong pairs look like is then learned from pairs of different classes.
     """
-    evidence = embedding_evidence(images, captions, image_of, caption_of, seed=seed)
+    evidence = embedding_evidence(
+        images, captions, image_of, caption_of, image_labels=image_labels, seed=seed
+    )
     return judge_evidence([evidence], bootstrap=bootstrap, seed=seed)
 
 
@@ -83,6 +87,7 @@ def embedding_evidence(
     image_of: npt.ArrayLike | Tensor | None = None,
     caption_of: npt.ArrayLike | Tensor | None = None,
     *,
+    image_labels: npt.ArrayLike | None = None,
     more: Mapping[str, Measure] | None = None,
     mismatched_count: int | None = None,
     seed: int = 0,
@@ -100,7 +105,8 @@ def embedding_evidence(
     )
     device = texts.device
     of_caption, of_image = (torch.from_numpy(numbers).to(device) for numbers in pairs)  # (N,)
-    drawn = draw_wrong_pairs(*pairs, mismatched_count, seed)
+    labels = None if image_labels is None else np.asarray(image_labels)
+    drawn = draw_wrong_pairs(*pairs, mismatched_count, seed, labels)
     wrong_captions, wrong_images = (torch.from_numpy(numbers).to(device) for numbers in drawn)  # (M,)
     draws = torch.from_numpy(np.random.default_rng([seed, 2]).random(len(wrong_images)))
     places = rows_of_images(of_image, wrong_images, draws)  # (M,) whose place the wrong caption takes
