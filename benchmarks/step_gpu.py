@@ -53,7 +53,7 @@ from pmpguard.training.tracking import current_commit, describe_hardware
 
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "infonce": ("infonce", {}),
-    "pmpguard": ("pmpguard", {}),
+    "pmpguard": ("pmpguard", {"cga": True}),  # with gates
     "pmpguard without gates": ("pmpguard", {"cga": False}),
     "vse": ("vse", {}),
     "naaf": ("naaf", {}),

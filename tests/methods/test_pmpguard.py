@@ -206,6 +206,7 @@ def test_the_paper_preset_is_as_printed() -> None:
     assert (paper.suppress, paper.rematch, paper.pooled_weight) == (False, False, 0.0)
     config = kind.shape(RetrieverConfig(), paper)
     assert config.cross_gated == CrossGatedConfig(use=True, attention_scale=1.0, gate_bias=0.0)
+    assert config.ranking == "S"
 
 
 def test_negatives_are_averaged_until_the_warm_up_is_over() -> None:

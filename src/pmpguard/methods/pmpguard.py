@@ -1,8 +1,9 @@
 """PMPGuard: cross-gated attention, awareness attention, and training that catches its own wrong pairs.
 
-`paper` runs the equations as printed, trusting every label. `recommended` weights each pair's positive terms
-by the probability that it is a true match, learned without any labels, and lets caught captions find a better
-picture (see `pmpguard.catching`).
+`paper` runs the equations as printed, trusting every label. `recommended` leaves the gates out (they lost on
+validation), ranks by pooled cosine plus S, weights each pair's positive terms by the probability that it is a
+true match, learned without any labels, and lets caught captions find a better picture (see
+`pmpguard.catching`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ class PmpGuardSettings:
 
     Args:
         cga: aggregation loss on cross-gated attention, and on pooled tokens without.
-        pnaa: awareness loss and ranking by S.
+        pnaa: awareness loss, and S in the ranking; without it, z or pooled ranks.
         suppress: weight pairs by their probability of matching.
         rematch: let caught captions and pictures find each other.
         form: of the aggregation loss.
@@ -20,7 +20,8 @@ class PmpGuardSettings:
         awareness_weight: lambda of eq. 16.
         awareness_loss: the hinge of eq. 15, or cross-entropy over the batch like the aggregation loss.
         awareness_temperature: S is divided by it in that cross-entropy.
-        pooled_weight: of the InfoNCE on pooled tokens that keeps the shortlist good.
+        pooled_weight: of the InfoNCE on pooled tokens, which keeps the shortlist good and without gates is
+            the aggregation loss itself (0 then counts as 1).
         warm_up: epochs in which the awareness loss averages over negatives.
         catch_from: first epoch that judges pairs by the model's own score; before it, where pictures have
             several captions, by how well these agree.

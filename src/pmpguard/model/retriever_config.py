@@ -14,7 +14,10 @@ Ranking = Literal["S", "z", "S+z", "pooled", "pooled+S", "head"]
 
 @dataclass(frozen=True)
 class CrossGatedConfig:
-    """Cross-gated attention at the start of training. As printed in the paper: scale 1, bias 0."""
+    """Cross-gated attention at the start of training. As printed in the paper: scale 1, bias 0.
+
+    A method decides by its settings whether there are gates (`Method.shape`).
+    """
 
     use: bool = True
     attention_scale: float = 10.0
