@@ -1,9 +1,10 @@
 """The second stage: the model's own score on the stored fragments of a shortlist.
 
-A text and a picture are compared by the model's ranking score (pooled cosine plus S, unless it was configured
-otherwise). Two pictures, or two texts, are compared by the cosine of their pooled vectors: the model has learned
-no finer score between things of one kind. A query of text and picture scores w times the one plus (1 - w) times the
-other, w being its text weight; its shortlist comes from the same weighted sum of the pooled vectors.
+A text and a picture are compared by the model's ranking score (pooled cosine plus S, unless it was
+configured otherwise). Two pictures, or two texts, are compared by the cosine of their pooled vectors: the
+model has learned no finer score between things of one kind. A query of text and picture scores w times the
+one plus (1 - w) times the other, w being its text weight; its shortlist comes from the same weighted sum of
+the pooled vectors.
 """
 
 from __future__ import annotations
