@@ -237,6 +237,22 @@ def test_without_suppression_no_pair_is_judged() -> None:
     assert (method.weight == 1).all()
 
 
+def test_a_caught_pair_still_pushes_but_not_one_kept_for_calibration() -> None:
+    method, given = build("pmpguard", pnaa=False, complementary=3.0, complementary_temperature=0.2), batch()
+    assert isinstance(method, PmpGuard) and method.kept_back is not None
+    method.weight[given.rows] = 0
+    method.kept_back[given.rows[2]] = True
+    logits = given.texts.pooled @ given.images.pooled.T / 0.2
+    wanted = []
+    for t, own in enumerate(given.image_of.tolist()):
+        row = sum(float(logits[t].softmax(0)[v]) for v in range(5) if v != own)
+        column = sum(float(logits[:, own].softmax(0)[k]) for k in range(6) if given.image_of[k] != own)
+        wanted.append(3.0 * (row + column) / 2 if t != 2 else 0.0)
+    found = method.losses(given)
+    torch.testing.assert_close(found["complementary"], torch.tensor(wanted), atol=1e-5, rtol=1e-5)
+    assert not found["pooled"].any() and build("pmpguard").kept_back is None
+
+
 def test_a_pair_of_weight_zero_gets_no_pull() -> None:
     method, given = build("pmpguard", cga=False, pnaa=False), batch(captions=5)
     assert isinstance(method, PmpGuard)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pmpguard.errors import ConfigError
-from pmpguard.methods.ccl import Penalty, complementary_terms
-from pmpguard.methods.method import EncodedBatch, Method, log1m_exp
+from pmpguard.losses.complementary import Penalty, complementary_terms, log1m_exp
+from pmpguard.methods.method import EncodedBatch, Method
 from pmpguard.methods.registry import BUILT_IN, find_method
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.retriever import Retriever

@@ -42,6 +42,7 @@ class CatchingMethod(Method):
 
     weight: Tensor  # (N,) of each pair's positive terms
     paired_image: Tensor  # (N,) the picture each row is trained with; -1 before the first look
+    kept_back: Tensor | None  # (N,) bool: pairs of pictures that calibration needs untrained
     settings: PmpGuardSettings
 
     def __init__(self, retriever: Retriever, settings: PmpGuardSettings, pairs: int) -> None:
@@ -58,6 +59,9 @@ class CatchingMethod(Method):
             self.register_buffer("wrong_agreement", torch.zeros(wrong_count(pairs)))
             unknown = torch.full((len(EVIDENCE),), -1.0, dtype=torch.float64)
             self.register_buffer("evidence_weights", unknown)
+        self.register_buffer(
+            "kept_back", torch.zeros(pairs, dtype=torch.bool) if settings.complementary > 0 else None
+        )
         if settings.passes > 1:
             self.register_buffer("visits", torch.ones(pairs, dtype=torch.int64))
 
@@ -85,6 +89,8 @@ class CatchingMethod(Method):
             kept = settings.smoothing if view.epoch > settings.catch_from else 0.0
             p_match.copy_(kept * p_match + (1 - kept) * fresh)
         self.weight.copy_(p_match * ~unseen)
+        if self.kept_back is not None:
+            self.kept_back.copy_(unseen)
         if score is None or statistics is None:
             return self._estimate()
         self.paired_image.copy_(view.image_of)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from torch import Tensor
 
-from pmpguard.methods.method import EncodedBatch, Method, log1m_exp, pooled_cosines
-
-Penalty = Literal["log", "linear"]
+from pmpguard.losses.complementary import Penalty, complementary_terms
+from pmpguard.methods.method import EncodedBatch, Method, pooled_cosines
 
 
 @dataclass(frozen=True)
@@ -40,21 +38,3 @@ class Ccl(Method):
         positives = batch.targets > 0  # (T, I)
         terms = complementary_terms(logits, positives, batch.image_of, self.settings.penalty)
         return {"complementary": terms}
-
-
-def complementary_terms(
-    logits: Tensor, positives: Tensor, image_of: Tensor, penalty: Penalty = "log"
-) -> Tensor:
-    """(T,): per pair, its caption's row and its picture's column of penalties over the negatives, added.
-
-    Every pair of a picture carries its column, so that captions and pictures count alike however many
-    captions a picture has.
-    """
-    negatives = ~positives  # (T, I)
-    rows = (_penalties(logits.log_softmax(1), penalty) * negatives).sum(1)  # (T,)
-    columns = (_penalties(logits.log_softmax(0), penalty) * negatives).sum(0)  # (I,)
-    return rows + columns[image_of]
-
-
-def _penalties(log_p: Tensor, penalty: Penalty) -> Tensor:
-    return log_p.exp() if penalty == "linear" else -log1m_exp(log_p)

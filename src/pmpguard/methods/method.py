@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from pmpguard.config import from_dict, to_dict
@@ -182,14 +181,3 @@ def pooled_cosines(batch: EncodedBatch) -> Tensor:
 def labelled(scores: Tensor, image_of: Tensor) -> Tensor:
     """(T,): the score of each caption with its labelled picture."""
     return scores.gather(1, image_of[:, None])[:, 0]
-
-
-def log1m_exp(log_p: Tensor) -> Tensor:
-    """log(1 - exp(log_p)) for log_p <= 0, accurate near both ends."""
-    log_p = log_p.clamp(max=-1e-6)
-    near_zero = log_p > -0.6931472
-    return torch.where(
-        near_zero,
-        torch.log(-torch.expm1(torch.where(near_zero, log_p, -1.0))),
-        torch.log1p(-torch.exp(torch.where(near_zero, -1.0, log_p))),
-    )

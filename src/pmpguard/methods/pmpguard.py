@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pmpguard.losses.aggregation import aggregation_terms
 from pmpguard.losses.awareness import Negatives, awareness_terms
+from pmpguard.losses.complementary import complementary_terms
 from pmpguard.methods.catching_method import CatchingMethod
 from pmpguard.methods.method import EncodedBatch, boundary_progress, pooled_cosines
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
@@ -70,7 +71,16 @@ class PmpGuard(CatchingMethod):
             terms["awareness"] = awareness_terms(
                 self._aware(batch), batch.image_of, batch.targets > 0, settings.margin, negatives
             )
-        return {name: share.get(name, 1.0) * term * weights for name, term in terms.items()}
+        found = {name: share.get(name, 1.0) * term * weights for name, term in terms.items()}
+        if self.kept_back is not None:
+            found["complementary"] = self._push(batch) * ~self.kept_back[batch.rows]
+        return found
+
+    def _push(self, batch: EncodedBatch) -> Tensor:
+        """(T,): what a pair teaches even if it was caught: where it does not belong."""
+        logits = pooled_cosines(batch) / self.settings.complementary_temperature  # (T, I)
+        terms = complementary_terms(logits, batch.targets > 0, batch.image_of, "linear")
+        return self.settings.complementary / 2 * terms
 
     def _logits(self, batch: EncodedBatch) -> dict[str, Tensor]:
         """(T, I) of everything that is trained by cross-entropy over the batch."""

@@ -22,6 +22,9 @@ class PmpGuardSettings:
         awareness_temperature: S is divided by it in that cross-entropy.
         pooled_weight: of the InfoNCE on pooled tokens, which keeps the shortlist good and without gates is
             the aggregation loss itself (0 then counts as 1).
+        complementary: weight of a loss that every pair has in full, caught or not: it only pushes negatives
+            away, so a wrong label does little harm and a right one that was taken for wrong still teaches.
+        complementary_temperature: pooled cosines are divided by it there.
         warm_up: epochs in which the awareness loss averages over negatives.
         catch_from: first epoch that judges pairs by the model's own score; before it, where pictures have
             several captions, by how well these agree.
@@ -51,6 +54,8 @@ class PmpGuardSettings:
     awareness_loss: Literal["hinge", "softmax"] = "softmax"
     awareness_temperature: float = 0.1
     pooled_weight: float = 1.0
+    complementary: float = 0.0
+    complementary_temperature: float = 0.1
     warm_up: int = 1
     catch_from: int = 1
     first_rounds: int = 5
