@@ -17,7 +17,8 @@ from pmpguard.evaluation.detection import RematchPrecision
 from pmpguard.training.loop import Interrupted
 
 SMALL = {
-    "method": "pmpguard", "settings": {"catch_from": 1}, "epochs": 2, "batch_size": 40, "device": "cpu",
+    "method": "pmpguard", "settings": {"catch_from": 1, "cga": True, "ranking": "S"},
+    "epochs": 2, "batch_size": 40, "device": "cpu",
     "model": {"vision": "tiny", "text": "tiny", "dim": 32, "image_size": 64, "max_words": 24},
     "optimiser": {"new_lr": 0.001},
 }  # fmt: skip

@@ -39,7 +39,8 @@ from pmpguard.training.loop import build_method, train
 from pmpguard.training.pictures import StreamedPictures
 
 DATA = prepared_squares()
-GUARD = small_config(method="pmpguard", epochs=3, settings={"catch_from": 1, "rematch_from": 2})
+WITH_GATES = {"catch_from": 1, "rematch_from": 2, "cga": True, "ranking": "S"}
+GUARD = small_config(method="pmpguard", epochs=3, settings=WITH_GATES)
 
 
 def config(rate: float = 0.4, train: TrainConfig = GUARD, **changes: Any) -> ExperimentConfig:
