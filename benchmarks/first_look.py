@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from audit_data import RESULTS, record
 
-from pmpguard.data.pairs import label_codes
+from pmpguard.data.pairs import image_label_codes
 from pmpguard.evaluation.detection import measure_detection
 from pmpguard.methods.method import TrainingView
 from pmpguard.noise.corrupt import corrupt_pairs
@@ -51,7 +51,7 @@ def main() -> None:
     with torch.no_grad():
         embedded = split.encode(method.retriever, config, device, World())
     number_of = dict(zip(clean.captions, split.tokens.row_of.tolist(), strict=True))
-    labels = torch.from_numpy(label_codes(clean)[clean.first_rows]).to(device)
+    labels = torch.from_numpy(image_label_codes(clean)).to(device)
     in_train = np.array(data.table.column("split")) == "train"
     found = []
     for level, rate in CASES:

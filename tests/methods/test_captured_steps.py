@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from test_simple_methods import WORDS, batch
+from test_simple_methods import batch, build
 from torch.overrides import TorchFunctionMode
 
 from pmpguard.methods.registry import BUILT_IN, find_method
 from pmpguard.model import awareness_fused
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import RetrieverConfig
 
 FORBIDDEN = {
     "tensor", "as_tensor", "from_numpy", "item", "tolist", "numpy", "cpu", "nonzero", "unique",
@@ -35,10 +33,7 @@ def test_losses_neither_bring_nor_fetch_numbers(
     name: str, preset: str, epoch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(awareness_fused, "fits_packing", lambda *_: False)  # how a CPU alone computes S
-    kind = find_method(name)
-    settings = kind.read_settings(preset, {})
-    config = RetrieverConfig(vision="tiny", text="tiny", dim=16, image_size=32)
-    method = kind(Retriever.create(kind.shape(config, settings), WORDS), settings, 100).train()
+    method = build(name, preset).train()
     with NoNumbersFromTheHost():
         terms = method.losses(batch(epoch=epoch))
     assert terms

@@ -61,16 +61,17 @@ def test_gates_in_chunks_give_the_same_cosines_and_gradients(monkeypatch: pytest
 
 
 def test_calibration_pictures_are_not_trained_on_until_they_are_released() -> None:
-    method = guard(catch_from=1, release_at=3, rematch=False)
+    method = guard(catch_from=1, release_at=3, rematch=False, complementary=1.0)
     seen = view(0)[0]
     method.begin_epoch(seen)
     held = method._unseen(seen)
+    assert method.kept_back is not None and torch.equal(method.kept_back, held)
     assert 0.12 < held.float().mean() < 0.28
     assert (method.weight[held] == 0).all() and (method.weight[~held] > 0.5).float().mean() > 0.3
     method.begin_epoch(view(2)[0])
     assert (method.weight[held] == 0).all() and (method.weight[~held] > 0.5).any()
     method.begin_epoch(view(3)[0])
-    assert (method.weight[held] > 0.5).any()
+    assert (method.weight[held] > 0.5).any() and not method.kept_back.any()
 
 
 def test_before_any_training_captions_are_judged_by_how_they_agree() -> None:

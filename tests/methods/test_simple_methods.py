@@ -41,9 +41,9 @@ def batch(captions: int = 6, images: int = 5, epoch: int = 3, seed: int = 0) -> 
     )
 
 
-def build(name: str, **settings: object) -> Method:
+def build(name: str, preset: str = "recommended", **settings: object) -> Method:
     kind = find_method(name)
-    read = kind.read_settings("recommended", dict(settings))
+    read = kind.read_settings(preset, dict(settings))
     config = RetrieverConfig(vision="tiny", text="tiny", dim=16, image_size=32)
     torch.manual_seed(0)
     return kind(Retriever.create(kind.shape(config, read), WORDS), read, 100)

@@ -28,7 +28,7 @@ from pmpguard.audit.rows import AuditRow, AuditSummary
 from pmpguard.audit.sprites import LoadThumbnail
 from pmpguard.data.copies import copy_sets, look_at_pictures
 from pmpguard.data.images import ImageError, load_pair_image
-from pmpguard.data.pairs import PairTable, label_codes
+from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import writer_lock
 from pmpguard.model.retriever import Retriever
@@ -260,7 +260,7 @@ def judged_by_embeddings(
     images = unit_rows(stored.images[image_rows], "img_emb")
     captions = unit_rows(stored.captions[caption_rows], "text_emb")
     image_of, caption_of = torch.from_numpy(table.image_codes), torch.from_numpy(table.caption_codes)
-    labels = label_codes(table)[table.first_rows]
+    labels = image_label_codes(table)
     evidence = embedding_evidence(
         images, captions, image_of, caption_of, image_labels=labels, seed=config.crossfit.seed
     )

@@ -22,7 +22,7 @@ from pmpguard.audit.rows import AuditRow, Proposal, WordVerdict
 from pmpguard.audit.word_verdicts import JudgedWords, judge_words
 from pmpguard.audit.words import PictureWords, WordList, WordSpan, spelling_vectors, word_spans
 from pmpguard.catching.evidence import ScoreStatistics
-from pmpguard.data.pairs import PairTable, label_codes
+from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.evaluation.evaluate import PictureSource
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.retriever import Retriever
@@ -69,7 +69,7 @@ def judged_by_model(
     images = Encoded.cat(encoded).to(dtype=torch.float32)
     caption_of, image_of = (torch.from_numpy(x).to(device) for x in (part.caption_codes, part.image_codes))
     more = {WORDS: word_region_measure(captions, images, seed)} if "S" in retriever.config.ranking else {}
-    labels = label_codes(part)[part.first_rows]
+    labels = image_label_codes(part)
     evidence = embedding_evidence(
         images.pooled, captions.pooled, image_of, caption_of, image_labels=labels, more=more, seed=seed
     )

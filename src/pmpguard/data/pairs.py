@@ -267,6 +267,12 @@ def label_codes(table: PairTable) -> np.ndarray:
     return numbers
 
 
+def image_label_codes(table: PairTable) -> np.ndarray:
+    """(pictures,) int64: the same of every distinct picture."""
+    codes_of_images: np.ndarray = label_codes(table)[table.first_rows]
+    return codes_of_images
+
+
 def _as_text(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
     if pa.types.is_string(column.type):
         return column

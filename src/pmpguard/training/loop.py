@@ -15,7 +15,7 @@ import torch
 
 from pmpguard.config import to_dict
 from pmpguard.data.batches import PairSampler
-from pmpguard.data.pairs import PairTable, label_codes
+from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.errors import CheckpointError, DataError
 from pmpguard.evaluation.evaluate import Gallery, evaluate_scores
 from pmpguard.files import write_json
@@ -283,7 +283,7 @@ def begin_epoch(
         torch.from_numpy(seen.table.image_codes).to(device),
         epoch,
         config.seed,
-        image_labels=torch.from_numpy(label_codes(seen.table)[seen.table.first_rows]).to(device),
+        image_labels=torch.from_numpy(image_label_codes(seen.table)).to(device),
         is_last=epoch + 1 == config.epochs,
     )
     method.eval()
