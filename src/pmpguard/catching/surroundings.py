@@ -35,6 +35,7 @@ class Side:
 
     vectors: Tensor  # (n, d) unit, centred
     numbers: Tensor  # (n, k)
+    cosines: Tensor  # (n, k)
     shares: Tensor  # (n, k) how much each of them is heard, 1 in all
 
 
@@ -56,7 +57,7 @@ def find_surroundings(captions: Tensor, images: Tensor, nearest: int = NEAREST) 
 def _side(embedded: Tensor, nearest: int) -> Side:
     vectors = centred(embedded.float())
     cosines, numbers = nearest_others(vectors, nearest)
-    return Side(vectors, numbers, torch.softmax(cosines / TEMPERATURE, dim=1))
+    return Side(vectors, numbers, cosines, torch.softmax(cosines / TEMPERATURE, dim=1))
 
 
 @torch.no_grad()

@@ -26,13 +26,15 @@ from pmpguard.catching.rematch import (
     standardised_cosines,
     without_labelled,
 )
+from pmpguard.catching.rivals import rival_part
 from pmpguard.catching.surroundings import find_surroundings, surrounding_parts
 from pmpguard.data.draws import Draws
 from pmpguard.methods.method import Method, TrainingView
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.model.retriever import Retriever
 
-EVIDENCE = ("score", "agreement", "said", "shown")
+Array = npt.NDArray[np.float64]
+EVIDENCE = ("score", "agreement", "said", "shown", "rivals")
 
 
 class CatchingMethod(Method):
@@ -137,11 +139,18 @@ class CatchingMethod(Method):
                 parts |= surrounding_parts(around, view.caption_of, view.image_of, wrong, trust)
             if not parts:
                 break
-            if several and not self._exchanged(next(iter(parts.values())), view.image_of):
+            exchanged = several and self._exchanged(next(iter(parts.values())), view.image_of)
+            if several and not exchanged:
                 parts["agreement"] = self._agreed
             if score is None:  # each round starts anew, from pairs none of which was trained on
                 self._buffer("estimated_rate").fill_(-1.0)
-            mixture = self._fit(parts, unseen if view.epoch else torch.ones_like(unseen), view.seed)
+            counted = unseen if view.epoch else torch.ones_like(unseen)
+            if not exchanged:
+                support = torch.from_numpy(self._combine(parts, counted)[0]).to(p_match.device)
+                alike = None if around is None else around.captions
+                pairs = view.caption_of, view.image_of
+                parts["rivals"] = rival_part(support, trust, *pairs, wrong, alike, view.seed)
+            mixture = self._fit(parts, counted, view.seed)
             trust = fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=p_match.device)
         return fresh
 
@@ -165,9 +174,19 @@ class CatchingMethod(Method):
         Of trained pairs the model's own score knows too much. Evidence that cannot tell some true pairs from
         wrong ones makes the rate too high, so the lowest of all looks is kept.
         """
+        scores, mismatched = self._combine(parts, unseen)
+        rate, rows = self._buffer("estimated_rate"), unseen.cpu().numpy()
+        if rows.any() or float(rate) < 0:
+            found = fit_match_mixture(scores[rows] if rows.any() else scores, mismatched, bootstrap=0)
+            rate.fill_(found.mismatch_rate if float(rate) < 0 else min(found.mismatch_rate, float(rate)))
+        mixture, _ = fit_with_known_rate(scores, mismatched, float(rate), seed=seed)
+        return mixture
+
+    def _combine(self, parts: dict[str, Part], unseen: Tensor) -> tuple[Array, Array]:
+        """(N,) and (M,): the parts as one number, of labelled pairs and of wrong ones."""
         labelled = np.stack([_array(part.labelled) for part in parts.values()], axis=1)  # (N, K)
         wrong = np.stack([_array(part.wrong) for part in parts.values()], axis=1)  # (M, K)
-        rate, counts = self._buffer("estimated_rate"), self._buffer("evidence_weights")
+        counts = self._buffer("evidence_weights")
         places = [EVIDENCE.index(name) for name in parts]
         known = counts[places].cpu().numpy()  # (K,)
         rows = unseen.cpu().numpy()  # (N,)
@@ -179,12 +198,7 @@ class CatchingMethod(Method):
             combine = weighted_sum(wrong, known)
         else:
             combine = refined_discriminant(labelled, wrong)
-        scores, mismatched = combine(labelled), combine(wrong)
-        if rows.any() or float(rate) < 0:
-            found = fit_match_mixture(scores[rows] if rows.any() else scores, mismatched, bootstrap=0)
-            rate.fill_(found.mismatch_rate if float(rate) < 0 else min(found.mismatch_rate, float(rate)))
-        mixture, _ = fit_with_known_rate(scores, mismatched, float(rate), seed=seed)
-        return mixture
+        return combine(labelled), combine(wrong)
 
     def _estimate(self) -> dict[str, float]:
         rate = float(self._buffer("estimated_rate"))
@@ -256,5 +270,5 @@ def planned_visits(weight: Tensor, passes: float, seed: int, epoch: int) -> Tens
     return visits.to(weight.device)
 
 
-def _array(values: Tensor) -> npt.NDArray[np.float64]:
+def _array(values: Tensor) -> Array:
     return values.double().cpu().numpy()
