@@ -34,8 +34,7 @@ from audit_data import RESULTS, Dataset, judged_parts, load_dataset, record, usu
 from sklearn.mixture import GaussianMixture
 
 from pmpguard.audit.crossfit import CrossfitConfig, of_images, training_settings
-from pmpguard.audit.embeddings import judge_evidence
-from pmpguard.audit.judging import JudgedPart, distinct_captions
+from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_together
 from pmpguard.data.pairs import PairTable
 from pmpguard.evaluation.detection import measure_detection, precision_at
 from pmpguard.evaluation.evaluate import Gallery, PictureSource
@@ -122,7 +121,7 @@ def measure_rate(data: Dataset, rate: float, config: CrossfitConfig) -> dict[str
     results: dict[str, dict[str, float]] = {}
     ours = [part for _, part in judged_parts(data, table, config, config.seed)]
     order = np.concatenate([part.rows for part in ours])
-    audit = judge_evidence([part.evidence for part in ours], seed=config.seed)
+    audit = judge_together(ours, seed=config.seed)
     verdicts = audit.verdicts
     results["ours"] = measure_detection(
         verdicts.p_match, truth[order], estimated_rate=verdicts.mismatch_rate, evidence=audit.combined

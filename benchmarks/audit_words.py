@@ -18,7 +18,7 @@ import numpy as np
 from audit_data import RESULTS, Dataset, judged_parts, record
 
 from pmpguard.audit.crossfit import CrossfitConfig
-from pmpguard.audit.embeddings import judge_evidence
+from pmpguard.audit.judging import judge_together
 from pmpguard.audit.word_verdicts import judge_words
 from pmpguard.audit.words import WRONG_UNDER, picture_evidence, sibling_evidence, visibility
 from pmpguard.data.scenes import SceneWorld, WrongCaption, scene_world, wrong_description
@@ -64,7 +64,7 @@ def measure_words(
     corruption = partial_corruption(world.table, offers, rate, config.seed)
     table = corruption.table
     parts = [part for _, part in judged_parts(Dataset(table, pictures, "scenes"), table, config, config.seed)]
-    audit = judge_evidence([part.evidence for part in parts], bootstrap=0, seed=config.seed)
+    audit = judge_together(parts, bootstrap=0, seed=config.seed)
     texts = table.captions
     columns: dict[str, list[np.ndarray]] = {
         name: [] for name in ("all", "picture", "siblings", "truth", "partly", "kind")

@@ -143,6 +143,42 @@ def test_folds_are_judged_as_one():
     assert found.verdicts.mismatch_rate == pytest.approx(truth.mean(), abs=0.05)
 
 
+def copied(rate, seed=0, images=400, places=4):
+    """Every image carries captions of its own or, at `rate`, copies of any: caption c describes image c."""
+    generator = np.random.default_rng(seed)
+    scenes = generator.standard_normal((images, 24))
+    looks, texts = (scenes + 1.1 * generator.standard_normal(scenes.shape) for _ in range(2))
+    image_of = np.repeat(np.arange(images), places)
+    wrong = generator.random(len(image_of)) < rate
+    caption_of = np.where(wrong, generator.integers(images, size=len(image_of)), image_of)
+    return looks, texts, image_of, caption_of, caption_of != image_of
+
+
+@pytest.mark.parametrize("rate", [0.4, 0.7])
+def test_captions_that_stand_on_several_images_are_told_better(rate):
+    looks, texts, image_of, caption_of, wrong = copied(rate)
+    found = audit_embeddings(looks, texts, image_of, caption_of)
+    assert found.names[-1] == "rivals"
+    told, before = (roc_auc_score(~wrong, p) for p in (found.combined, found.p_measured))
+    assert told > before + 0.003
+    assert found.verdicts.mismatch_rate == pytest.approx(wrong.mean(), abs=0.05)
+    np.testing.assert_allclose(found.judge(found.parts), found.p_measured)
+
+
+def test_rivals_are_found_in_other_folds_by_their_strings():
+    looks, texts, image_of, caption_of, wrong = copied(0.6)
+    folds = [image_of % 2 == fold for fold in (0, 1)]
+    evidences, strings = [], []
+    for fold, rows in enumerate(folds):
+        said, numbers = np.unique(caption_of[rows], return_inverse=True)
+        evidences.append(embedding_evidence(looks[fold::2], texts[said], image_of[rows] // 2, numbers))
+        strings.append(said)
+    truth = np.concatenate([wrong[rows] for rows in folds])
+    apart, together = (judge_evidence(evidences, given, bootstrap=0) for given in (None, strings))
+    alone, told = (roc_auc_score(~truth, found.combined) for found in (apart, together))
+    assert told > alone + 0.002
+
+
 @pytest.mark.parametrize(
     ("images", "captions", "said"),
     [

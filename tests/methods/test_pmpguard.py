@@ -11,7 +11,7 @@ from test_simple_methods import batch, build
 
 from pmpguard.losses.awareness import awareness_terms
 from pmpguard.methods import pmpguard
-from pmpguard.methods.catching_method import planned_visits
+from pmpguard.methods.catching_method import EVIDENCE, planned_visits
 from pmpguard.methods.method import TrainingView
 from pmpguard.methods.pmpguard import PmpGuard, PmpGuardSettings
 from pmpguard.model.awareness_attention import awareness_scores
@@ -99,6 +99,8 @@ def test_captions_of_exchanged_pictures_do_not_vouch_for_each_other() -> None:
     assert values["estimated_mismatch_rate"] == pytest.approx(float(is_wrong.float().mean()), abs=0.05)
     assert method.p_match is not None
     assert method.p_match[is_wrong].mean() < 0.1 and method.p_match[~is_wrong].mean() > 0.9
+    counts = dict(zip(EVIDENCE, method.evidence_weights.tolist(), strict=True))
+    assert counts["agreement"] == counts["rivals"] == -1  # captions that moved together prove nothing
 
 
 def test_with_one_caption_a_picture_nothing_is_held_against_any_pair_before_the_first_score() -> None:

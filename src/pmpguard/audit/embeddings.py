@@ -1,11 +1,13 @@
 """Evidence about every pair from two matrices of embeddings, and verdicts from the evidence.
 
-Up to four parts, each for labelled pairs and, by the same computation, for deliberately wrong ones:
+Several parts, each for labelled pairs and, by the same computation, for deliberately wrong ones:
 
 * score: the cosine of caption and image, standardised by what both score in general;
 * agreement: how well the caption agrees with the image's other captions, where images have several;
 * neighbours: how well it says what is said of the pictures that look alike;
-* anything else the caller measures pair by pair (`more`).
+* anything else the caller measures pair by pair (`more`);
+* rivals: whether another image has a better claim to the caption, by all other parts together, where captions
+  stand on several images.
 
 A discriminant makes one number of them (see `catching/discriminant.py`), the mixture a probability.
 """
@@ -20,17 +22,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.audit.scores import Array, ScoreAudit, audit_scores
+from pmpguard.audit.scores import Array, ScoreAudit, audit_scores, verdicts_of
 from pmpguard.catching.agreement import agreement, rows_of_images, wrong_together
 from pmpguard.catching.discriminant import Discriminant, refined_discriminant
 from pmpguard.catching.evidence import Numbers, draw_wrong_pairs, pair_numbers, pooled_statistics
-from pmpguard.catching.mixture import fit_match_mixture
+from pmpguard.catching.looking import WrongPairs
+from pmpguard.catching.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
 from pmpguard.catching.neighbours import centred, neighbour_consensus
+from pmpguard.catching.rivals import rival_part
 from pmpguard.errors import DataError
 
 # (captions (P,), images (P,), rows left out (P,)) -> (P,): more of it speaks for a match
 Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
-SCORE, AGREEMENT, NEIGHBOURS = "score", "agreement", "neighbours"
+SCORE, AGREEMENT, NEIGHBOURS, RIVALS = "score", "agreement", "neighbours", "rivals"
 CHUNK = 65_536
 
 
@@ -41,19 +45,26 @@ class PairEvidence:
     names: tuple[str, ...]
     labelled: Array  # (N, K)
     wrong: Array  # (M, K)
+    caption_of: Numbers  # (N,)
     image_of: Numbers  # (N,)
+    wrong_pairs: tuple[Numbers, Numbers]  # (M,) captions, (M,) images
     measure: Callable[[Tensor, Tensor, Tensor], Array]  # (captions, images, rows left out) -> (P, K)
 
 
 @dataclass(frozen=True)
 class EmbeddingAudit:
-    """Verdicts with the parts they rest on; `judge` gives p(match) of any evidence (P, K)."""
+    """Verdicts with the parts they rest on.
+
+    `judge` gives p(match) of any measured evidence (P, K), to which rivals do not belong; `p_measured` are
+    its answers for the labelled pairs.
+    """
 
     verdicts: ScoreAudit
     names: tuple[str, ...]
     parts: Array  # (N, K)
     combined: Array  # (N,)
     judge: Callable[[Array], Array]
+    p_measured: Array  # (N,)
     warnings: tuple[str, ...] = ()
 
 
@@ -126,7 +137,8 @@ def embedding_evidence(
         tuple(measures),
         measure(of_caption, of_image, own_rows),
         (wrong_parts - centre) / scale,
-        pairs[1],
+        *pairs,
+        drawn,
         measure,
     )
 
@@ -173,46 +185,109 @@ def _measured(measures: Mapping[str, Measure], captions: Tensor, images: Tensor,
 
 
 def judge_evidence(
-    evidences: Sequence[PairEvidence], *, bootstrap: int = 100, seed: int = 0
+    evidences: Sequence[PairEvidence],
+    strings: Sequence[Numbers] | None = None,
+    *,
+    bootstrap: int = 100,
+    seed: int = 0,
 ) -> EmbeddingAudit:
     """One set of verdicts on the pairs of several sets of embeddings (folds), in the order given.
 
+    `strings` numbers the captions of each set so that equal strings have equal numbers in all of them; by
+    default every set's captions are its own. Images of different sets are different ones.
+
     Captions of one image may be wrong together, when a picture was exchanged: then they agree with each other
-    and agreement proves nothing. `wrong_together` looks for it, and agreement is left out if so.
+    and agreement proves nothing. `wrong_together` looks for it; if so, agreement and rivals are left out.
+
+    Rivals help to tell which pairs are wrong, not how many: captions with many copies have more rivals among
+    random pairs than among labelled ones. So the rate is estimated without them.
     """
     names = tuple(name for name in evidences[0].names if all(name in other.names for other in evidences))
     columns = [[evidence.names.index(name) for name in names] for evidence in evidences]
     chosen = [(e.labelled[:, c], e.wrong[:, c]) for e, c in zip(evidences, columns, strict=True)]
     labelled, wrong = (np.concatenate(parts) for parts in zip(*chosen, strict=True))  # (N, K), (M, K)
+    pairs, wrong_pairs = _numbered(evidences, strings)
     warnings = []
-    used = np.ones(len(names), bool)
+    used, together = np.ones(len(names), bool), False
     if AGREEMENT in names:
         score, agree = names.index(SCORE), names.index(AGREEMENT)
-        offsets = np.cumsum([0, *(int(evidence.image_of.max()) + 1 for evidence in evidences[:-1])])
-        image_of = np.concatenate([e.image_of + o for e, o in zip(evidences, offsets, strict=True)])
         alone = fit_match_mixture(labelled[:, score], wrong[:, score], bootstrap=0)
-        if wrong_together(alone.p_match, image_of, labelled[:, agree], wrong[:, agree]):
+        together = wrong_together(alone.p_match, pairs[1], labelled[:, agree], wrong[:, agree])
+        if together:
             used[agree] = False
             warnings.append(
                 "captions of one image seem to be wrong together (pictures exchanged?): their agreement with "
                 "each other was not counted"
             )
     discriminant = refined_discriminant(labelled[:, used], wrong[:, used])
-    combined = discriminant(labelled[:, used])
-    verdicts = audit_scores(combined, discriminant(wrong[:, used]), bootstrap=bootstrap, seed=seed)
+    combined, mismatched = discriminant(labelled[:, used]), discriminant(wrong[:, used])
+    measured = verdicts = audit_scores(combined, mismatched, bootstrap=bootstrap, seed=seed)
+    judge = _judge(discriminant, measured.mixture, evidences[0].names, names, used)
+    if not together and _stands_on_several(*pairs):
+        own, others = _rivals(combined, measured.p_match, pairs, wrong_pairs, seed)
+        labelled, wrong = np.column_stack([labelled, own]), np.column_stack([wrong, others])
+        names = (*names, RIVALS)
+        discriminant = refined_discriminant(labelled, wrong)
+        combined = discriminant(labelled)
+        mixture, _ = fit_with_known_rate(combined, discriminant(wrong), measured.mismatch_rate, seed=seed)
+        verdicts = replace(
+            verdicts_of(combined, mixture),
+            mismatch_rate=measured.mismatch_rate,
+            mismatch_interval=measured.mismatch_interval,
+        )
     return EmbeddingAudit(
         replace(verdicts, warnings=()),
         names,
         labelled,
         combined,
-        _judge(discriminant, verdicts, evidences[0].names, names, used),
-        (*warnings, *verdicts.warnings),
+        judge,
+        measured.p_match,
+        (*warnings, *measured.warnings),
     )
+
+
+Pairs = tuple[Numbers, Numbers]  # captions, images
+
+
+def _numbered(evidences: Sequence[PairEvidence], strings: Sequence[Numbers] | None) -> tuple[Pairs, Pairs]:
+    """Labelled (N,) and wrong (M,) pairs of all sets, numbered as one."""
+    found: tuple[list[Pairs], list[Pairs]] = ([], [])
+    first_caption = first_image = 0
+    for number, evidence in enumerate(evidences):
+        captions = int(max(evidence.caption_of.max(), evidence.wrong_pairs[0].max())) + 1
+        names = np.arange(captions) + first_caption if strings is None else strings[number]
+        for listed, (of_caption, of_image) in zip(
+            found, ((evidence.caption_of, evidence.image_of), evidence.wrong_pairs), strict=True
+        ):
+            listed.append((names[of_caption], of_image + first_image))
+        first_caption += captions
+        first_image += int(max(evidence.image_of.max(), evidence.wrong_pairs[1].max())) + 1
+    labelled, wrong = (tuple(np.concatenate(each) for each in zip(*listed, strict=True)) for listed in found)
+    return (labelled[0], labelled[1]), (wrong[0], wrong[1])
+
+
+def _stands_on_several(caption_of: Numbers, image_of: Numbers) -> bool:
+    """Whether any caption stands on several images."""
+    images = np.unique(np.stack([caption_of, image_of]), axis=1).shape[1]
+    return bool(images > len(np.unique(caption_of)))
+
+
+def _rivals(
+    support: Array, p_match: Array, pairs: Pairs, wrong_pairs: Pairs, seed: int
+) -> tuple[Array, Array]:
+    """The part (N,), (M,), standardised like the others; support and p_match (N,) are by those."""
+    captions, images, wrong_captions, wrong_images = map(torch.from_numpy, (*pairs, *wrong_pairs))
+    wrong = WrongPairs(wrong_captions, wrong_images, torch.zeros_like(wrong_images))
+    judged = torch.from_numpy(support), torch.from_numpy(p_match)
+    part = rival_part(*judged, captions, images, wrong, None, seed)
+    labelled, simulated = part.labelled.double().numpy(), part.wrong.double().numpy()
+    scale = max(float(simulated.std()), 1e-12)
+    return (labelled - simulated.mean()) / scale, (simulated - simulated.mean()) / scale
 
 
 def _judge(
     discriminant: Discriminant,
-    verdicts: ScoreAudit,
+    mixture: MatchMixture,
     given: tuple[str, ...],
     names: tuple[str, ...],
     used: npt.NDArray[np.bool_],
@@ -220,7 +295,7 @@ def _judge(
     columns = [given.index(name) for name, wanted in zip(names, used, strict=True) if wanted]
 
     def judge(parts: Array) -> Array:
-        return verdicts.mixture.posterior(discriminant(parts[:, columns]))
+        return mixture.posterior(discriminant(parts[:, columns]))
 
     return judge
 

@@ -135,6 +135,13 @@ def distinct_captions(table: PairTable) -> list[str]:
     return [captions[row] for row in np.unique(table.caption_codes, return_index=True)[1]]
 
 
+def judge_together(parts: Sequence[JudgedPart], *, bootstrap: int = 100, seed: int = 0) -> EmbeddingAudit:
+    """One set of verdicts on the pairs of all parts; what one says of a caption counts in all."""
+    numbers: dict[str, int] = {}
+    strings = [np.array([numbers.setdefault(text, len(numbers)) for text in part.texts]) for part in parts]
+    return judge_evidence([part.evidence for part in parts], strings, bootstrap=bootstrap, seed=seed)
+
+
 def judge_parts(
     table: PairTable,
     parts: Sequence[JudgedPart],
@@ -149,7 +156,7 @@ def judge_parts(
     Words are told for pairs judged wrong and for pairs with a wrong word, with their places in the picture
     for the `heat_maps` most suspicious ones.
     """
-    audit = judge_evidence([part.evidence for part in parts], bootstrap=bootstrap, seed=seed)
+    audit = judge_together(parts, bootstrap=bootstrap, seed=seed)
     verdicts = audit.verdicts
     captions = table.captions
     columns = {name: table.column(name) for name in ("pair_id", "image", "split", "label")}
@@ -208,7 +215,7 @@ def _proposals(
     verdicts = audit.verdicts
     proposed = propose_for_rows(
         part.images, part.captions, part.image_of, part.caption_of, part.evidence, audit.judge,
-        flagged, count, labelled=verdicts.p_match, match_rate=1 - verdicts.mismatch_rate,
+        flagged, count, labelled=audit.p_measured, match_rate=1 - verdicts.mismatch_rate,
     )  # fmt: skip
     found = {}
     image_of = part.image_of.cpu().numpy()

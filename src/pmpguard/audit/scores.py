@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -48,9 +48,14 @@ def audit_scores(
     """
     mixture = fit_match_mixture(scores, mismatched_scores, bootstrap=bootstrap, seed=seed)
     values = np.asarray(scores, dtype=np.float64)
-    order = np.lexsort([values, mixture.p_match])  # p(match) first; equal ones by their scores
-    rank = np.empty(len(values), np.int64)
-    rank[order] = np.arange(1, len(values) + 1)
+    return replace(verdicts_of(values, mixture), warnings=tuple(_warnings(values, mixture)))
+
+
+def verdicts_of(scores: Array, mixture: MatchMixture) -> ScoreAudit:
+    """What a mixture fitted to the scores (N,) says of each pair."""
+    order = np.lexsort([scores, mixture.p_match])  # p(match) first; equal ones by their scores
+    rank = np.empty(len(scores), np.int64)
+    rank[order] = np.arange(1, len(scores) + 1)
     return ScoreAudit(
         mixture.p_match,
         mixture.p_match < WRONG_BELOW,
@@ -58,7 +63,6 @@ def audit_scores(
         mixture.mismatch_rate,
         mixture.mismatch_interval,
         mixture,
-        tuple(_warnings(values, mixture)),
     )
 
 
