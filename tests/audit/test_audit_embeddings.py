@@ -8,6 +8,7 @@ import torch
 from planted_pairs import planted
 from sklearn.metrics import roc_auc_score
 
+from pmpguard.audit import embeddings
 from pmpguard.audit.embeddings import (
     audit_embeddings,
     embedding_evidence,
@@ -69,7 +70,7 @@ def test_all_parts_together_beat_the_score(rate):
     combined = roc_auc_score(~pairs.wrong, found.combined)
     assert combined > score + 0.005 and combined > 0.8
     assert found.verdicts.mismatch_rate == pytest.approx(pairs.wrong.mean(), abs=0.12)
-    np.testing.assert_allclose(found.judge(found.parts), found.verdicts.p_match)
+    np.testing.assert_allclose(found.judge(found.parts, found.names), found.verdicts.p_match)
 
 
 def test_a_random_caption_is_judged_like_a_wrong_one():
@@ -113,7 +114,7 @@ def test_captions_that_are_wrong_together_do_not_vouch_for_each_other():
     assert any("wrong together" in warning for warning in found.warnings)
     assert found.verdicts.mismatch_rate == pytest.approx(wrong.mean(), abs=0.06)
     assert roc_auc_score(wrong, -found.combined) > 0.95
-    np.testing.assert_allclose(found.judge(found.parts), found.verdicts.p_match)
+    np.testing.assert_allclose(found.judge(found.parts, found.names), found.verdicts.p_match)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.3, 0.8])
@@ -155,14 +156,18 @@ def copied(rate, seed=0, images=400, places=4):
 
 
 @pytest.mark.parametrize("rate", [0.4, 0.7])
-def test_captions_that_stand_on_several_images_are_told_better(rate):
+def test_captions_that_stand_on_several_images_are_told_better(rate, monkeypatch):
     looks, texts, image_of, caption_of, wrong = copied(rate)
-    found = audit_embeddings(looks, texts, image_of, caption_of)
+    found = audit_embeddings(looks, texts, image_of, caption_of, bootstrap=20)
     assert found.names[-1] == "rivals"
     told, before = (roc_auc_score(~wrong, p) for p in (found.combined, found.p_measured))
     assert told > before + 0.003
-    assert found.verdicts.mismatch_rate == pytest.approx(wrong.mean(), abs=0.05)
-    np.testing.assert_allclose(found.judge(found.parts), found.p_measured)
+    np.testing.assert_allclose(found.judge(found.parts, found.names), found.p_measured)
+    monkeypatch.setattr(embeddings, "_rivals", lambda *_: None)
+    without = audit_embeddings(looks, texts, image_of, caption_of, bootstrap=20)
+    np.testing.assert_array_equal(without.verdicts.p_match, found.p_measured)
+    assert found.verdicts.mismatch_rate == without.verdicts.mismatch_rate  # rivals say which, not how many
+    assert found.verdicts.mismatch_interval == without.verdicts.mismatch_interval
 
 
 def test_rivals_are_found_in_other_folds_by_their_strings():
@@ -177,6 +182,43 @@ def test_rivals_are_found_in_other_folds_by_their_strings():
     apart, together = (judge_evidence(evidences, given, bootstrap=0) for given in (None, strings))
     alone, told = (roc_auc_score(~truth, found.combined) for found in (apart, together))
     assert told > alone + 0.002
+
+
+def test_a_few_repeated_captions_upset_nothing():
+    """Hardly any pair has a rival: there is nothing to compare with, and none is lifted or condemned."""
+    for seed in range(4):
+        pairs = planted(images=1000, per_image=1, rate=0.3, seed=seed)
+        caption_of = np.arange(1000)
+        caption_of[np.flatnonzero(pairs.wrong)[:2]] = 0
+        found = audit_embeddings(pairs.images, pairs.captions, pairs.image_of, caption_of, bootstrap=0)
+        assert "rivals" not in found.names
+        np.testing.assert_array_equal(found.verdicts.p_match, found.p_measured)
+
+
+def test_copies_on_exchanged_pictures_are_no_rivals():
+    """All captions of an image move together: the picture they came from carries them no longer."""
+    looks, texts, image_of, _, _ = copied(0.0)
+    moved = np.arange(400) < 160
+    said = np.where(moved, np.roll(np.arange(400), 1), np.arange(400))
+    said[0] = 159  # a circle of exchanged pictures
+    spread = np.repeat(texts, 4, axis=0) + 0.2 * np.random.default_rng(1).standard_normal((1600, 24))
+    caption_of = 4 * said[image_of] + np.tile(np.arange(4), 400)
+    caption_of[np.flatnonzero(~moved[image_of])[:200]] = 0  # copies enough for rivals
+    found = audit_embeddings(looks, spread, image_of, caption_of, bootstrap=0)
+    assert any("wrong together" in warning and "rivals" in warning for warning in found.warnings)
+    assert "rivals" not in found.names
+
+
+def test_a_fold_without_siblings_is_judged_by_what_both_folds_know():
+    several, alone = planted(images=150, rate=0.4, seed=1), planted(images=300, per_image=1, rate=0.4, seed=2)
+    evidences = [
+        embedding_evidence(p.images, p.captions, p.image_of, np.arange(len(p.captions)))
+        for p in (several, alone)
+    ]
+    found = judge_evidence(evidences, bootstrap=0)
+    assert found.names == ("score", "neighbours") and len(evidences[0].names) == 3
+    answers = [found.judge(evidence.labelled, evidence.names) for evidence in evidences]
+    np.testing.assert_allclose(np.concatenate(answers), found.p_measured)
 
 
 @pytest.mark.parametrize(

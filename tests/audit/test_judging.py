@@ -104,7 +104,7 @@ def test_a_proposal_is_judged_as_if_it_were_the_label(judged):
     for place, row in enumerate(rows):
         for caption, p_match in zip(found.captions[place], found.p_match[place], strict=True):
             numbers = [torch.tensor([int(value)]) for value in (caption, pairs.image_of[row], row)]
-            as_label = audit.judge(evidence.measure(*numbers))
+            as_label = audit.judge(evidence.measure(*numbers), evidence.names)
             wanted = picked_probability(as_label, audit.verdicts.p_match, 1 - audit.verdicts.mismatch_rate)
             assert wanted[0] == pytest.approx(p_match, abs=1e-6)
 

@@ -26,7 +26,6 @@ from pmpguard.audit.scores import Array, ScoreAudit, audit_scores, verdicts_of
 from pmpguard.catching.agreement import agreement, rows_of_images, wrong_together
 from pmpguard.catching.discriminant import Discriminant, refined_discriminant
 from pmpguard.catching.evidence import Numbers, draw_wrong_pairs, pair_numbers, pooled_statistics
-from pmpguard.catching.looking import WrongPairs
 from pmpguard.catching.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
 from pmpguard.catching.neighbours import centred, neighbour_consensus
 from pmpguard.catching.rivals import rival_part
@@ -55,15 +54,15 @@ class PairEvidence:
 class EmbeddingAudit:
     """Verdicts with the parts they rest on.
 
-    `judge` gives p(match) of any measured evidence (P, K), to which rivals do not belong; `p_measured` are
-    its answers for the labelled pairs.
+    `judge` gives p(match) of any measured evidence (P, K) with the names of its K parts, to which rivals do
+    not belong; `p_measured` are its answers for the labelled pairs.
     """
 
     verdicts: ScoreAudit
     names: tuple[str, ...]
     parts: Array  # (N, K)
     combined: Array  # (N,)
-    judge: Callable[[Array], Array]
+    judge: Callable[[Array, tuple[str, ...]], Array]
     p_measured: Array  # (N,)
     warnings: tuple[str, ...] = ()
 
@@ -217,15 +216,15 @@ def judge_evidence(
             used[agree] = False
             warnings.append(
                 "captions of one image seem to be wrong together (pictures exchanged?): their agreement with "
-                "each other was not counted"
+                "each other and rivals were not counted"
             )
     discriminant = refined_discriminant(labelled[:, used], wrong[:, used])
     combined, mismatched = discriminant(labelled[:, used]), discriminant(wrong[:, used])
     measured = verdicts = audit_scores(combined, mismatched, bootstrap=bootstrap, seed=seed)
-    judge = _judge(discriminant, measured.mixture, evidences[0].names, names, used)
-    if not together and _stands_on_several(*pairs):
-        own, others = _rivals(combined, measured.p_match, pairs, wrong_pairs, seed)
-        labelled, wrong = np.column_stack([labelled, own]), np.column_stack([wrong, others])
+    judge = _judge(discriminant, measured.mixture, tuple(np.array(names)[used].tolist()))
+    rivals = None if together else _rivals(combined, measured.p_match, pairs, wrong_pairs, seed)
+    if rivals is not None:
+        labelled, wrong = (np.column_stack(both) for both in ((labelled, rivals[0]), (wrong, rivals[1])))
         names = (*names, RIVALS)
         discriminant = refined_discriminant(labelled, wrong)
         combined = discriminant(labelled)
@@ -254,47 +253,37 @@ def _numbered(evidences: Sequence[PairEvidence], strings: Sequence[Numbers] | No
     found: tuple[list[Pairs], list[Pairs]] = ([], [])
     first_caption = first_image = 0
     for number, evidence in enumerate(evidences):
-        captions = int(max(evidence.caption_of.max(), evidence.wrong_pairs[0].max())) + 1
+        captions = int(evidence.caption_of.max()) + 1
         names = np.arange(captions) + first_caption if strings is None else strings[number]
         for listed, (of_caption, of_image) in zip(
             found, ((evidence.caption_of, evidence.image_of), evidence.wrong_pairs), strict=True
         ):
             listed.append((names[of_caption], of_image + first_image))
         first_caption += captions
-        first_image += int(max(evidence.image_of.max(), evidence.wrong_pairs[1].max())) + 1
+        first_image += int(evidence.image_of.max()) + 1
     labelled, wrong = (tuple(np.concatenate(each) for each in zip(*listed, strict=True)) for listed in found)
     return (labelled[0], labelled[1]), (wrong[0], wrong[1])
 
 
-def _stands_on_several(caption_of: Numbers, image_of: Numbers) -> bool:
-    """Whether any caption stands on several images."""
-    images = np.unique(np.stack([caption_of, image_of]), axis=1).shape[1]
-    return bool(images > len(np.unique(caption_of)))
-
-
 def _rivals(
     support: Array, p_match: Array, pairs: Pairs, wrong_pairs: Pairs, seed: int
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array] | None:
     """The part (N,), (M,), standardised like the others; support and p_match (N,) are by those."""
-    captions, images, wrong_captions, wrong_images = map(torch.from_numpy, (*pairs, *wrong_pairs))
-    wrong = WrongPairs(wrong_captions, wrong_images, torch.zeros_like(wrong_images))
+    captions, images, *wrong = map(torch.from_numpy, (*pairs, *wrong_pairs))
     judged = torch.from_numpy(support), torch.from_numpy(p_match)
-    part = rival_part(*judged, captions, images, wrong, None, seed)
+    part = rival_part(*judged, captions, images, (wrong[0], wrong[1]), None, seed)
+    if part is None:
+        return None
     labelled, simulated = part.labelled.double().numpy(), part.wrong.double().numpy()
-    scale = max(float(simulated.std()), 1e-12)
+    scale = float(simulated.std()) or 1.0
     return (labelled - simulated.mean()) / scale, (simulated - simulated.mean()) / scale
 
 
 def _judge(
-    discriminant: Discriminant,
-    mixture: MatchMixture,
-    given: tuple[str, ...],
-    names: tuple[str, ...],
-    used: npt.NDArray[np.bool_],
-) -> Callable[[Array], Array]:
-    columns = [given.index(name) for name, wanted in zip(names, used, strict=True) if wanted]
-
-    def judge(parts: Array) -> Array:
+    discriminant: Discriminant, mixture: MatchMixture, names: tuple[str, ...]
+) -> Callable[[Array, tuple[str, ...]], Array]:
+    def judge(parts: Array, given: tuple[str, ...]) -> Array:
+        columns = [given.index(name) for name in names]
         return mixture.posterior(discriminant(parts[:, columns]))
 
     return judge

@@ -35,7 +35,7 @@ def propose_for_rows(
     image_of: Tensor,
     caption_of: Tensor,
     evidence: PairEvidence,
-    judge: Callable[[Array], Array],
+    judge: Callable[[Array, tuple[str, ...]], Array],
     rows: npt.NDArray[np.int64],
     count: int,
     labelled: Array,
@@ -65,7 +65,7 @@ def propose_for_rows(
         torch.from_numpy(rows).to(device).repeat_interleave(shortlist),
     )  # (F * s, K)
     chosen = candidates.cpu().numpy()
-    p_match = picked_probability(judge(parts), labelled, match_rate).reshape(chosen.shape)
+    p_match = picked_probability(judge(parts, evidence.names), labelled, match_rate).reshape(chosen.shape)
     p_match[chosen < 0] = -1.0
     order = np.argsort(-p_match, axis=1, kind="stable")[:, :count]  # equal ones stay in order of their scores
     return ProposedCaptions(

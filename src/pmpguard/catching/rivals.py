@@ -11,12 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pmpguard.catching.looking import Part, WrongPairs
+from pmpguard.catching.looking import Part
 from pmpguard.catching.surroundings import Side
 
 LOOK_ALIKES = 10  # sentences most like a caption, whose pictures are rivals, too
 UNLIKE = 15.0  # log-odds a rival loses per 1 - cosine of what it says
 LEFT_OUT = 2  # pictures at most that do not count in an answer
+FEWEST = 0.05  # share of pairs that must have a rival
 CHUNK = 65_536
 NOTHING = -torch.inf
 
@@ -27,49 +28,49 @@ def rival_part(
     trust: Tensor,
     caption_of: Tensor,
     image_of: Tensor,
-    wrong: WrongPairs,
+    wrong: tuple[Tensor, Tensor],
     alike: Side | None,
     seed: int,
-) -> Part:
+) -> Part | None:
     """Minus the support of the strongest rival, of the labelled pairs (N,) and of the wrong ones.
 
-    support (N,): log-odds of the labelled pairs up to a constant; trust (N,): how probably each matches.
-    `alike`: the captions and for each others that read alike; without it only equal strings are rivals. Pairs
-    without rivals get the mean of those that have some.
+    support (N,): roughly the log-odds of the labelled pairs; trust (N,): how probably each matches. `wrong`:
+    captions (M,), all of labelled pairs, and images (M,). `alike`: the captions and for each others that
+    read alike; without it only equal strings are rivals. Pairs without rivals get the mean of those that have
+    some; None where hardly any has one.
 
     A labelled pair is no rival of itself. So that the wrong ones have no more rivals than it, each counts as
     moved from a row with its caption, one that probably is wrong.
     """
     claims = _Claims(support.float(), caption_of, image_of, alike)
     labelled = claims(caption_of, image_of, torch.full_like(image_of, -1))
-    simulated = claims(wrong.captions, wrong.images, _left(trust, caption_of, image_of, wrong, seed))
+    simulated = claims(*wrong, _left(trust, caption_of, image_of, wrong[0], seed))
+    for claimed in (labelled, simulated):
+        if (claimed > NOTHING).float().mean() < FEWEST:
+            return None
     known = torch.cat([labelled, simulated])
-    known = known[known > NOTHING]
-    level = known.mean() if len(known) else known.new_zeros(())
+    level = known[known > NOTHING].mean()
     return Part(*(-torch.where(each > NOTHING, each, level) for each in (labelled, simulated)))
 
 
-def _left(trust: Tensor, caption_of: Tensor, image_of: Tensor, wrong: WrongPairs, seed: int) -> Tensor:
-    """(M,): the picture that no longer has a wrong pair's caption; -1 where it has it once more."""
+def _left(trust: Tensor, caption_of: Tensor, image_of: Tensor, moved: Tensor, seed: int) -> Tensor:
+    """(M,): the picture that no longer has a moved caption (M,); -1 where it has it once more."""
     draws = np.random.default_rng([seed, 3])
     keys = torch.from_numpy(draws.exponential(size=len(trust))).to(trust.device)
     keys = (keys / (1.001 - trust.double())).float()  # the smallest is drawn in proportion to 1 - trust
-    claims = _Claims(-keys, caption_of, image_of, None, int(wrong.captions.max()) + 1)
-    left = claims.images[wrong.captions, 0]  # (M,)
-    pairs, copies = torch.unique(caption_of * (image_of.max() + 1) + image_of, return_counts=True)
-    asked = wrong.captions * (image_of.max() + 1) + left
-    place = torch.searchsorted(pairs, asked).clamp(max=len(pairs) - 1)
-    return torch.where((pairs[place] == asked) & (copies[place] == 1), left, -1)
+    left = _Claims(-keys, caption_of, image_of, None).images[moved, 0]  # (M,)
+    images = image_of.max() + 1
+    pairs, copies = torch.unique(caption_of * images + image_of, return_counts=True)
+    place = torch.searchsorted(pairs, moved * images + left)
+    return torch.where(copies[place] == 1, left, -1)
 
 
 class _Claims:
     """The best-supported pictures of every caption, enough to answer when some are not to count."""
 
-    def __init__(
-        self, support: Tensor, caption_of: Tensor, image_of: Tensor, alike: Side | None, captions: int = 0
-    ) -> None:
+    def __init__(self, support: Tensor, caption_of: Tensor, image_of: Tensor, alike: Side | None) -> None:
         self.alike = alike
-        captions = max(captions, int(caption_of.max()) + 1, 0 if alike is None else len(alike.vectors))
+        captions = int(caption_of.max()) + 1 if alike is None else len(alike.vectors)
         rows = torch.arange(len(support), device=support.device)
         images, values = [], []
         for _ in range(LEFT_OUT + 1):

@@ -148,8 +148,9 @@ class CatchingMethod(Method):
             if not exchanged:
                 support = torch.from_numpy(self._combine(parts, counted)[0]).to(p_match.device)
                 alike = None if around is None else around.captions
-                pairs = view.caption_of, view.image_of
-                parts["rivals"] = rival_part(support, trust, *pairs, wrong, alike, view.seed)
+                pairs = view.caption_of, view.image_of, (wrong.captions, wrong.images)
+                rivals = rival_part(support, trust, *pairs, alike, view.seed)
+                parts |= {} if rivals is None else {"rivals": rivals}
             mixture = self._fit(parts, counted, view.seed)
             trust = fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=p_match.device)
         return fresh
@@ -172,7 +173,8 @@ class CatchingMethod(Method):
         """The mixture of all pairs; its rate and what each part counts come from pairs not trained on yet.
 
         Of trained pairs the model's own score knows too much. Evidence that cannot tell some true pairs from
-        wrong ones makes the rate too high, so the lowest of all looks is kept.
+        wrong ones makes the rate too high, so the lowest of all looks is kept. (Rivals may make it too low
+        where captions have many copies.)
         """
         scores, mismatched = self._combine(parts, unseen)
         rate, rows = self._buffer("estimated_rate"), unseen.cpu().numpy()
