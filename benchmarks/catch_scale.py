@@ -1,9 +1,10 @@
 """What one look of catching costs: p(match) of all labelled pairs, for growing numbers of pairs, in one run.
 
-Pooled embeddings are random with planted matches, five captions a picture, two in five of them wrong. Timed
-are the evidence (score of every labelled pair and of as many wrong ones, agreement of captions), the mixture,
-and, apart from them, the five best captions for some pictures out of all captions. The aim is a cost that
-grows with the number of pairs, and memory for rematching that does not grow with the number of captions.
+Pooled embeddings are random with planted matches, five captions a picture, two in five of them copies from
+other pictures. Timed are the evidence (score of every labelled pair and of as many wrong ones, agreement of
+captions), what rivals add and the mixture, and, apart from them, the five best captions for some pictures out
+of all captions. The aim is a cost that grows with the number of pairs, and memory for rematching that does
+not grow with the number of captions.
 
     python benchmarks/catch_scale.py [--pairs 100000 300000 1000000] [--device cpu]
 """
@@ -24,9 +25,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pmpguard.catching.discriminant import refined_discriminant
-from pmpguard.catching.looking import agreement_part, draw_wrong, score_part
+from pmpguard.catching.looking import WrongPairs, agreement_part, draw_wrong, score_part
 from pmpguard.catching.mixture import fit_match_mixture, fit_with_known_rate
 from pmpguard.catching.rematch import propose_captions, standardised_cosines
+from pmpguard.catching.rivals import rival_part
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 Result = TypeVar("Result")
@@ -43,9 +45,9 @@ def planted(pairs: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, T
     captions = normalize(captions.add_(images[truth]), dim=1)
     wrong = torch.rand(len(caption_of), generator=generator) < WRONG
     image_of = truth.clone()
-    image_of[wrong] = torch.randint(len(images), (int(wrong.sum()),), generator=generator)
-    moved = (image_of != truth).numpy()
-    return captions.to(device), images.to(device), caption_of.to(device), image_of.to(device), moved
+    caption_of[wrong] = torch.randint(len(captions), (int(wrong.sum()),), generator=generator)
+    copied = (truth[caption_of] != image_of).numpy()
+    return captions.to(device), images.to(device), caption_of.to(device), image_of.to(device), copied
 
 
 def timed(work: Callable[[], Result], device: torch.device) -> tuple[float, Result]:
@@ -57,9 +59,9 @@ def timed(work: Callable[[], Result], device: torch.device) -> tuple[float, Resu
 
 
 def look(pairs: int, device: torch.device) -> dict[str, Any]:
-    captions, images, caption_of, image_of, moved = planted(pairs, device)
+    captions, images, caption_of, image_of, copied = planted(pairs, device)
 
-    def gather() -> tuple[list[np.ndarray], Any]:
+    def gather() -> tuple[list[np.ndarray], Any, WrongPairs]:
         wrong = draw_wrong(caption_of, image_of, seed=0)
         agreed = agreement_part(captions, caption_of, image_of, wrong)
         score, statistics = score_part(captions, images, caption_of, image_of, wrong)
@@ -67,15 +69,24 @@ def look(pairs: int, device: torch.device) -> dict[str, Any]:
             np.stack([part.double().cpu().numpy() for part in parts], axis=1)
             for parts in ((score.labelled, agreed.labelled), (score.wrong, agreed.wrong))
         ]
-        return sides, statistics
+        return sides, statistics, wrong
 
-    evidence_seconds, ((labelled, wrong), statistics) = timed(gather, device)
+    evidence_seconds, ((labelled, wrong), statistics, wrong_pairs) = timed(gather, device)
 
     def judge() -> np.ndarray:
-        combine = refined_discriminant(labelled, wrong)
-        one, other = combine(labelled), combine(wrong)
-        rate = fit_match_mixture(one, other, bootstrap=0).mismatch_rate
-        return fit_with_known_rate(one, other, rate)[0].p_match
+        first = refined_discriminant(labelled, wrong)
+        measured = fit_match_mixture(first(labelled), first(wrong), bootstrap=0)
+        rivals = rival_part(
+            *(torch.from_numpy(each).to(device) for each in (first(labelled), measured.p_match)),
+            caption_of, image_of, (wrong_pairs.captions, wrong_pairs.images), None, 0,
+        )  # fmt: skip
+        assert rivals is not None
+        one, other = (
+            np.column_stack([given, part.double().cpu().numpy()])
+            for given, part in ((labelled, rivals.labelled), (wrong, rivals.wrong))
+        )
+        combine = refined_discriminant(one, other)
+        return fit_with_known_rate(combine(one), combine(other), measured.mismatch_rate)[0].p_match
 
     judging_seconds, p_match = timed(judge, device)
     asked = torch.arange(min(ASKED, len(images)), device=device)
@@ -88,8 +99,8 @@ def look(pairs: int, device: torch.device) -> dict[str, Any]:
         "evidence_seconds": round(evidence_seconds, 3),
         "judging_seconds": round(judging_seconds, 3),
         "seconds_per_million_pairs": round((evidence_seconds + judging_seconds) / len(caption_of) * 1e6, 2),
-        "mean_p_match_of_wrong": float(p_match[moved].mean()),
-        "mean_p_match_of_right": float(p_match[~moved].mean()),
+        "mean_p_match_of_wrong": float(p_match[copied].mean()),
+        "mean_p_match_of_right": float(p_match[~copied].mean()),
         "rematched_pictures": len(asked),
         "rematch_seconds": round(rematch_seconds, 3),
         "rematch_extra_peak_gigabytes": round(peak_gigabytes(device) - before, 3),
