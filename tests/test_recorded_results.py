@@ -34,7 +34,7 @@ def test_wrong_captions_are_found_better_than_by_what_is_usual_at_every_rate() -
     assert set(found["rates"]) == {"0.2", "0.4", "0.6", "0.8"}
     for rate, systems in found["rates"].items():
         ours = systems["ours"]
-        assert abs(ours["estimated_rate"] - float(rate)) < 0.0315  # as the documents say
+        assert abs(ours["estimated_rate"] - float(rate)) < 0.025  # as the documents say
         for name in ("cosine", "self_confidence", "loss_gmm", "loss_gmm_held_out"):
             for measure in ("auroc", "average_precision", "precision_at_true_rate"):
                 assert ours[measure] > systems[name][measure], (rate, name, measure)
