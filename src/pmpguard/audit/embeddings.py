@@ -207,21 +207,22 @@ def judge_evidence(
     labelled, wrong = (np.concatenate(parts) for parts in zip(*chosen, strict=True))  # (N, K), (M, K)
     pairs, wrong_pairs = _numbered(evidences, strings)
     warnings = []
-    used, together = np.ones(len(names), bool), False
+    together = False
     if AGREEMENT in names:
         score, agree = names.index(SCORE), names.index(AGREEMENT)
         alone = fit_match_mixture(labelled[:, score], wrong[:, score], bootstrap=0)
         together = wrong_together(alone.p_match, pairs[1], labelled[:, agree], wrong[:, agree])
         if together:
-            used[agree] = False
             warnings.append(
                 "captions of one image seem to be wrong together (pictures exchanged?): their agreement with "
                 "each other and rivals were not counted"
             )
+    counted = tuple(name for name in names if not (together and name == AGREEMENT))
+    used = [names.index(name) for name in counted]
     discriminant = refined_discriminant(labelled[:, used], wrong[:, used])
     combined, mismatched = discriminant(labelled[:, used]), discriminant(wrong[:, used])
     measured = verdicts = audit_scores(combined, mismatched, bootstrap=bootstrap, seed=seed)
-    judge = _judge(discriminant, measured.mixture, tuple(np.array(names)[used].tolist()))
+    judge = _judge(discriminant, measured.mixture, counted)
     rivals = None if together else _rivals(combined, measured.p_match, pairs, wrong_pairs, seed)
     if rivals is not None:
         labelled, wrong = (np.column_stack(both) for both in ((labelled, rivals[0]), (wrong, rivals[1])))
