@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 import torch
 from test_simple_methods import batch, build
+from torch import Tensor
 
+from pmpguard.catching.looking import Part
+from pmpguard.catching.rivals import rival_part
 from pmpguard.losses.awareness import awareness_terms
 from pmpguard.methods import catching_method, pmpguard
 from pmpguard.methods.catching_method import EVIDENCE, planned_visits
@@ -102,7 +105,8 @@ def test_captions_of_exchanged_pictures_neither_vouch_for_each_other_nor_have_ri
     assert values["estimated_mismatch_rate"] == pytest.approx(float(is_wrong.float().mean()), abs=0.05)
     assert method.p_match is not None
     assert method.p_match[is_wrong].mean() < 0.1 and method.p_match[~is_wrong].mean() > 0.9
-    assert method.evidence_weights[EVIDENCE.index("agreement")] == -1
+    assert method.support_weights[EVIDENCE.index("agreement")] == -1
+    assert (method.evidence_weights == -1).all()  # of rivals beside the others, which were never asked
 
 
 def test_with_one_caption_a_picture_nothing_is_held_against_any_pair_before_the_first_score() -> None:
@@ -152,16 +156,59 @@ def test_pairs_judged_to_match_come_more_often_from_an_epoch_on(trusted: bool) -
     assert float(often[~is_wrong].mean()) > 1.4 > 0.3 > float(often[is_wrong].mean())
 
 
-def test_what_each_part_counts_is_learned_from_unseen_pairs_and_then_kept() -> None:
+@pytest.mark.parametrize(("name", "parts"), [("support_weights", 4), ("evidence_weights", 5)])
+def test_what_each_part_counts_is_learned_from_unseen_pairs_and_then_kept(name: str, parts: int) -> None:
     method = guard(catch_from=1, release_at=3, rematch=False)
     learned = []
     for epoch in (0, 1, 2, 3, 4):
         method.begin_epoch(view(epoch, noise=1.0 if epoch < 3 else 0.2)[0])
-        learned.append(method.evidence_weights.tolist())
+        learned.append(getattr(method, name).tolist()[:parts])
     score, *others = learned[0]
     assert score == -1 and max(others) > 0  # no score of its own yet
     assert min(learned[1]) >= 0 and learned[1] != learned[2]
     assert learned[2] == learned[3] == learned[4]  # all pictures are trained on now
+    assert (method.support_weights[EVIDENCE.index("rivals") :] == -1).all()
+
+
+def test_what_supports_a_rival_is_weighed_alike_before_and_after_the_release(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    supports = []
+
+    def ask(support: Tensor, *rest: object) -> Part | None:
+        supports.append(support)
+        return rival_part(support, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(catching_method, "rival_part", ask)
+    method = guard(catch_from=1, release_at=2, rematch=False)
+    method.begin_epoch(view(0)[0])
+    assert method.p_match is not None
+    trust = method.p_match.clone()
+    for epoch in (1, 2):  # the same evidence and trust
+        method.p_match.copy_(trust)
+        method.begin_epoch(view(epoch)[0])
+    torch.testing.assert_close(supports[-1], supports[-2])
+
+
+def test_rivals_judge_pairs_but_not_how_many_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rivals that condemn half of the right pairs change verdicts, not the rate."""
+    is_wrong = view(0)[1]
+    misled = torch.arange(PAIRS) % 2 == 0
+
+    def condemn(support: Tensor, trust: Tensor, *rest: object) -> Part:
+        noise = torch.randn(len(support) + 20_000, generator=torch.Generator().manual_seed(5))
+        return Part(torch.where(misled, 0.0, 5.0) + noise[: len(support)], noise[len(support) :])
+
+    found = []
+    for rivals in (None, condemn):
+        monkeypatch.setattr(catching_method, "rival_part", rivals or (lambda *given: None))
+        method = guard(catch_from=0, rematch=False)
+        found.append((method.begin_epoch(view(0)[0])["estimated_mismatch_rate"], method.p_match))
+    (rate, alone), (with_rivals, beside) = found
+    assert rate == with_rivals == pytest.approx(float(is_wrong.float().mean()), abs=0.05)
+    assert alone is not None and beside is not None
+    moved = (alone - beside)[~is_wrong & misled].mean()
+    assert moved > 0.05 > (alone - beside)[~is_wrong & ~misled].mean()
 
 
 def test_the_lowest_estimate_of_the_rate_is_kept() -> None:

@@ -58,7 +58,7 @@ def _left(trust: Tensor, caption_of: Tensor, image_of: Tensor, moved: Tensor, se
     draws = np.random.default_rng([seed, 3])
     keys = torch.from_numpy(draws.exponential(size=len(trust))).to(trust.device)
     keys = (keys / (1.001 - trust.double())).float()  # the smallest is drawn in proportion to 1 - trust
-    left = _Claims(-keys, caption_of, image_of, None).images[moved, 0]  # (M,)
+    left = _Claims(-keys, caption_of, image_of, None, kept=1).images[moved, 0]  # (M,)
     images = image_of.max() + 1
     pairs, copies = torch.unique(caption_of * images + image_of, return_counts=True)
     place = torch.searchsorted(pairs, moved * images + left)
@@ -68,12 +68,19 @@ def _left(trust: Tensor, caption_of: Tensor, image_of: Tensor, moved: Tensor, se
 class _Claims:
     """The best-supported pictures of every caption, enough to answer when some are not to count."""
 
-    def __init__(self, support: Tensor, caption_of: Tensor, image_of: Tensor, alike: Side | None) -> None:
+    def __init__(
+        self,
+        support: Tensor,
+        caption_of: Tensor,
+        image_of: Tensor,
+        alike: Side | None,
+        kept: int = LEFT_OUT + 1,
+    ) -> None:
         self.alike = alike
         captions = int(caption_of.max()) + 1 if alike is None else len(alike.vectors)
         rows = torch.arange(len(support), device=support.device)
         images, values = [], []
-        for _ in range(LEFT_OUT + 1):
+        for _ in range(kept):
             best = support.new_full((captions,), NOTHING).scatter_reduce(0, caption_of, support, "amax")
             winning = (support == best[caption_of]) & (support > NOTHING)
             winner = torch.full_like(best, -1, dtype=torch.int64)
@@ -81,7 +88,7 @@ class _Claims:
             images.append(torch.where(winner >= 0, image_of[winner], -1))
             values.append(best)
             support = torch.where(image_of == images[-1][caption_of], NOTHING, support)
-        self.images, self.values = torch.stack(images, 1), torch.stack(values, 1)  # (C, 3)
+        self.images, self.values = torch.stack(images, 1), torch.stack(values, 1)  # (C, kept)
 
     def __call__(self, captions: Tensor, images: Tensor, left: Tensor) -> Tensor:
         """(Q,): the strongest claim to each caption of any picture but two; minus infinity: there is none."""
@@ -98,6 +105,6 @@ class _Claims:
         return torch.maximum(found, near.amax(1))
 
     def _of(self, captions: Tensor, images: Tensor, left: Tensor) -> Tensor:
-        holders = self.images[captions]  # (..., 3)
+        holders = self.images[captions]  # (..., kept)
         counts = (holders != images[..., None]) & (holders != left[..., None])
         return torch.where(counts, self.values[captions], NOTHING).amax(-1)

@@ -34,6 +34,7 @@ from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.model.retriever import Retriever
 
 Array = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.bool_]
 EVIDENCE = ("score", "agreement", "said", "shown", "rivals")
 
 
@@ -59,8 +60,9 @@ class CatchingMethod(Method):
             self.register_buffer("proposed_probability", torch.zeros(pairs))
             self.register_buffer("agreement", torch.zeros(pairs))
             self.register_buffer("wrong_agreement", torch.zeros(wrong_count(pairs)))
-            unknown = torch.full((len(EVIDENCE),), -1.0, dtype=torch.float64)
-            self.register_buffer("evidence_weights", unknown)
+            for weights in ("support_weights", "evidence_weights"):  # without rivals, with
+                unknown = torch.full((len(EVIDENCE),), -1.0, dtype=torch.float64)
+                self.register_buffer(weights, unknown)
         self.register_buffer(
             "kept_back", torch.zeros(pairs, dtype=torch.bool) if settings.complementary > 0 else None
         )
@@ -144,14 +146,19 @@ class CatchingMethod(Method):
                 parts["agreement"] = self._agreed
             if score is None:  # each round starts anew, from pairs none of which was trained on
                 self._buffer("estimated_rate").fill_(-1.0)
-            counted = unseen if view.epoch else torch.ones_like(unseen)
+            counted = (unseen if view.epoch else torch.ones_like(unseen)).cpu().numpy()
+            columns = {name: _arrays(part) for name, part in parts.items()}
+            found = self._combine(columns, counted, "support_weights")
+            self._estimate_from(*found, counted)
             if not exchanged:
-                support = torch.from_numpy(self._combine(parts, counted)[0]).to(p_match.device)
+                support = torch.from_numpy(found[0]).to(p_match.device)
                 alike = None if around is None else around.captions
                 pairs = view.caption_of, view.image_of, (wrong.captions, wrong.images)
                 rivals = rival_part(support, trust, *pairs, alike, view.seed)
-                parts |= {} if rivals is None else {"rivals": rivals}
-            mixture = self._fit(parts, counted, view.seed)
+                if rivals is not None:
+                    columns["rivals"] = _arrays(rivals)
+                    found = self._combine(columns, counted, "evidence_weights")
+            mixture, _ = fit_with_known_rate(*found, float(self._buffer("estimated_rate")), seed=view.seed)
             trust = fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=p_match.device)
         return fresh
 
@@ -169,31 +176,32 @@ class CatchingMethod(Method):
             alone.p_match, image_of.cpu().numpy(), _array(agreed.labelled), _array(agreed.wrong)
         )
 
-    def _fit(self, parts: dict[str, Part], unseen: Tensor, seed: int) -> MatchMixture:
-        """The mixture of all pairs; its rate and what each part counts come from pairs not trained on yet.
+    def _estimate_from(self, labelled: Array, wrong: Array, unseen: Rows) -> None:
+        """The mismatch rate, from evidence (N,) and (M,) on pairs not trained on yet.
 
         Of trained pairs the model's own score knows too much. Evidence that cannot tell some true pairs from
-        wrong ones makes the rate too high, so the lowest of all looks is kept. (Rivals may make it too low
-        where captions have many copies.)
+        wrong ones makes the rate too high, so the lowest of all looks is kept. Rivals take no part: where
+        captions have many copies they would make it too low.
         """
-        scores, mismatched = self._combine(parts, unseen)
-        rate, rows = self._buffer("estimated_rate"), unseen.cpu().numpy()
-        if rows.any() or float(rate) < 0:
-            found = fit_match_mixture(scores[rows] if rows.any() else scores, mismatched, bootstrap=0)
-            rate.fill_(found.mismatch_rate if float(rate) < 0 else min(found.mismatch_rate, float(rate)))
-        mixture, _ = fit_with_known_rate(scores, mismatched, float(rate), seed=seed)
-        return mixture
+        rate = self._buffer("estimated_rate")
+        if unseen.any() or float(rate) < 0:
+            counted = labelled[unseen] if unseen.any() else labelled
+            found = fit_match_mixture(counted, wrong, bootstrap=0).mismatch_rate
+            rate.fill_(found if float(rate) < 0 else min(found, float(rate)))
 
-    def _combine(self, parts: dict[str, Part], unseen: Tensor) -> tuple[Array, Array]:
-        """(N,) and (M,): the parts as one number, of labelled pairs and of wrong ones."""
-        labelled = np.stack([_array(part.labelled) for part in parts.values()], axis=1)  # (N, K)
-        wrong = np.stack([_array(part.wrong) for part in parts.values()], axis=1)  # (M, K)
-        counts = self._buffer("evidence_weights")
-        places = [EVIDENCE.index(name) for name in parts]
+    def _combine(
+        self, columns: dict[str, tuple[Array, Array]], unseen: Rows, name: str
+    ) -> tuple[Array, Array]:
+        """(N,) and (M,): all kinds of evidence as one number, of labelled pairs and of wrong ones.
+
+        What each kind counts is learned from pairs not trained on yet and kept in the buffer of that name.
+        """
+        labelled, wrong = (np.stack(each, axis=1) for each in zip(*columns.values(), strict=True))  # (N|M, K)
+        counts = self._buffer(name)
+        places = [EVIDENCE.index(column) for column in columns]
         known = counts[places].cpu().numpy()  # (K,)
-        rows = unseen.cpu().numpy()  # (N,)
-        if rows.any():
-            combine = refined_discriminant(labelled[rows], wrong)
+        if unseen.any():
+            combine = refined_discriminant(labelled[unseen], wrong)
             counts.fill_(-1.0)
             counts[places] = torch.from_numpy(combine.weights).to(counts)
         elif (known >= 0).all():
@@ -274,3 +282,7 @@ def planned_visits(weight: Tensor, passes: float, seed: int, epoch: int) -> Tens
 
 def _array(values: Tensor) -> Array:
     return values.double().cpu().numpy()
+
+
+def _arrays(part: Part) -> tuple[Array, Array]:
+    return _array(part.labelled), _array(part.wrong)
