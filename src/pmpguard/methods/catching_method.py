@@ -19,6 +19,7 @@ from pmpguard.catching.looking import (
     score_part,
     wrong_count,
 )
+from pmpguard.catching.mapping import mapped_part, spread
 from pmpguard.catching.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
 from pmpguard.catching.rematch import (
     find_proposals,
@@ -35,7 +36,8 @@ from pmpguard.model.retriever import Retriever
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.bool_]
-EVIDENCE = ("score", "agreement", "said", "shown", "rivals")
+EVIDENCE = ("score", "agreement", "said", "shown", "mapped", "rivals")
+REMEMBERED = ("agreement", "mapped")  # as of before any training
 
 
 class CatchingMethod(Method):
@@ -58,8 +60,8 @@ class CatchingMethod(Method):
             self.register_buffer("estimated_rate", torch.tensor(-1.0))
             self.register_buffer("proposed_caption", torch.full((pairs,), -1, dtype=torch.int64))
             self.register_buffer("proposed_probability", torch.zeros(pairs))
-            self.register_buffer("agreement", torch.zeros(pairs))
-            self.register_buffer("wrong_agreement", torch.zeros(wrong_count(pairs)))
+            for kind, count in (("remembered", pairs), ("wrong_remembered", wrong_count(pairs))):
+                self.register_buffer(kind, torch.full((len(REMEMBERED), count), torch.nan))
             for weights in ("support_weights", "evidence_weights"):  # without rivals, with
                 unknown = torch.full((len(EVIDENCE),), -1.0, dtype=torch.float64)
                 self.register_buffer(weights, unknown)
@@ -80,10 +82,6 @@ class CatchingMethod(Method):
         settings = self.settings
         unseen = self._unseen(view)
         wrong = draw_wrong(view.caption_of, view.image_of, view.seed, view.image_labels)
-        if view.epoch == 0:
-            agreed = agreement_part(view.captions.pooled, view.caption_of, view.image_of, wrong)
-            self._buffer("agreement").copy_(agreed.labelled)
-            self._buffer("wrong_agreement").copy_(agreed.wrong)
         score = statistics = None
         if view.epoch >= settings.catch_from:
             pairs = view.caption_of, view.image_of
@@ -131,7 +129,12 @@ class CatchingMethod(Method):
         several = bool((torch.bincount(view.image_of) > 1).any())
         if score is None and (view.epoch > 0 or not several):
             return None
-        around = find_surroundings(view.captions.pooled, view.images.pooled)
+        if view.epoch == 0:
+            captions, images = (spread(tokens) for tokens in view.tokens())
+            self._remember("agreement", agreement_part(captions, view.caption_of, view.image_of, wrong))
+        else:
+            captions, images = view.captions.pooled, view.images.pooled
+        around = find_surroundings(captions, images)
         known = {} if score is None else {"score": score}
         trust = torch.ones_like(p_match) if score is None else p_match
         fresh = None
@@ -139,11 +142,17 @@ class CatchingMethod(Method):
             parts = dict(known)
             if around is not None:
                 parts |= surrounding_parts(around, view.caption_of, view.image_of, wrong, trust)
+            if view.epoch == 0:
+                pairs = view.caption_of, view.image_of, wrong
+                self._remember("mapped", mapped_part(captions, images, *pairs, trust, view.seed))
+            mapped = self._remembered("mapped")
+            parts |= {} if mapped is None else {"mapped": mapped}
             if not parts:
                 break
-            exchanged = several and self._exchanged(next(iter(parts.values())), view.image_of)
-            if several and not exchanged:
-                parts["agreement"] = self._agreed
+            agreed = self._remembered("agreement") if several else None
+            exchanged = agreed is not None and _exchanged(next(iter(parts.values())), agreed, view.image_of)
+            if agreed is not None and not exchanged:
+                parts["agreement"] = agreed
             if score is None:  # each round starts anew, from pairs none of which was trained on
                 self._buffer("estimated_rate").fill_(-1.0)
             counted = (unseen if view.epoch else torch.ones_like(unseen)).cpu().numpy()
@@ -153,8 +162,8 @@ class CatchingMethod(Method):
             if not exchanged:
                 support = torch.from_numpy(found[0]).to(p_match.device)
                 alike = None if around is None else around.captions
-                pairs = view.caption_of, view.image_of, (wrong.captions, wrong.images)
-                rivals = rival_part(support, trust, *pairs, alike, view.seed)
+                moved = wrong.captions, wrong.images
+                rivals = rival_part(support, trust, view.caption_of, view.image_of, moved, alike, view.seed)
                 if rivals is not None:
                     columns["rivals"] = _arrays(rivals)
                     found = self._combine(columns, counted, "evidence_weights")
@@ -162,19 +171,15 @@ class CatchingMethod(Method):
             trust = fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=p_match.device)
         return fresh
 
-    @property
-    def _agreed(self) -> Part:
-        """How captions of one picture agree, as the encoder saw them before any training: nothing it learns
-        from wrong pairs can make them agree."""
-        return Part(self._buffer("agreement"), self._buffer("wrong_agreement"))
+    def _remember(self, name: str, part: Part) -> None:
+        self._buffer("remembered")[REMEMBERED.index(name)] = part.labelled
+        self._buffer("wrong_remembered")[REMEMBERED.index(name)] = part.wrong
 
-    def _exchanged(self, other: Part, image_of: Tensor) -> bool:
-        """Whether by other evidence the captions of one picture are wrong together: then they agree."""
-        alone = fit_match_mixture(_array(other.labelled), _array(other.wrong), bootstrap=0)
-        agreed = self._agreed
-        return wrong_together(
-            alone.p_match, image_of.cpu().numpy(), _array(agreed.labelled), _array(agreed.wrong)
-        )
+    def _remembered(self, name: str) -> Part | None:
+        """Evidence of encoders that had seen no wrong pair: nothing learned from those is in it."""
+        place = REMEMBERED.index(name)
+        part = Part(self._buffer("remembered")[place], self._buffer("wrong_remembered")[place])
+        return None if part.labelled.isnan().any() else part
 
     def _estimate_from(self, labelled: Array, wrong: Array, unseen: Rows) -> None:
         """The mismatch rate, from evidence (N,) and (M,) on pairs not trained on yet.
@@ -278,6 +283,12 @@ def planned_visits(weight: Tensor, passes: float, seed: int, epoch: int) -> Tens
     visits[kept[: fed % max(len(kept), 1)]] += 1
     visits[others[: len(order) - fed]] = 1
     return visits.to(weight.device)
+
+
+def _exchanged(other: Part, agreed: Part, image_of: Tensor) -> bool:
+    """Whether by other evidence the captions of one picture are wrong together: then they agree."""
+    alone = fit_match_mixture(*_arrays(other), bootstrap=0)
+    return wrong_together(alone.p_match, image_of.cpu().numpy(), *_arrays(agreed))
 
 
 def _array(values: Tensor) -> Array:

@@ -11,17 +11,25 @@ from pmpguard.model.retriever import Retriever
 
 def images_of(retriever: Retriever, pictures: Tensor) -> Encoded:
     """Unit vectors from pixels (N, 3, s, s) as `forward_images` takes them, or from kept blocks."""
+    return retriever.project_images(image_tokens_of(retriever, pictures))
+
+
+def image_tokens_of(retriever: Retriever, pictures: Tensor) -> Encoded:
+    """The same up to the last linear layer."""
     if pictures.ndim == 4:
-        return retriever.forward_images(pictures)
+        return retriever.image_tokens(pictures)
     mask = torch.ones(len(pictures), pictures.shape[1] - 1, dtype=torch.bool, device=pictures.device)
-    return retriever.project_images(unpack(pictures, mask))
+    return unpack(pictures, mask)
 
 
 def texts_of(retriever: Retriever, words: Tensor, mask: Tensor) -> Encoded:
     """Unit vectors from word ids (N, L) and their mask, or from kept blocks (N, 1 + m, c) and theirs."""
-    if words.ndim == 2:
-        return retriever.forward_texts(words, mask)
-    return retriever.project_texts(unpack(words, mask))
+    return retriever.project_texts(text_tokens_of(retriever, words, mask))
+
+
+def text_tokens_of(retriever: Retriever, words: Tensor, mask: Tensor) -> Encoded:
+    """The same up to the last linear layer."""
+    return retriever.text_tokens(words, mask) if words.ndim == 2 else unpack(words, mask)
 
 
 def pack(tokens: Encoded) -> Tensor:

@@ -285,6 +285,7 @@ def begin_epoch(
         config.seed,
         image_labels=torch.from_numpy(image_label_codes(seen.table)).to(device),
         is_last=epoch + 1 == config.epochs,
+        read_tokens=lambda: seen.pooled_tokens(method.retriever, config, device, world),
     )
     method.eval()
     with torch.no_grad(), averaged.in_place(method):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pmpguard.data.pairs import PairTable
 from pmpguard.evaluation.evaluate import PictureSource, encoder_precision
@@ -16,7 +17,10 @@ from pmpguard.training.cached import cache_tokens, can_cache
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, gather_encoded
 from pmpguard.training.feeding import TokenTable
-from pmpguard.training.kept_tokens import images_of, texts_of
+from pmpguard.training.kept_tokens import image_tokens_of, images_of, text_tokens_of, texts_of
+
+ReadCaptions = Callable[[Retriever, Tensor, Tensor], Encoded]
+ReadPictures = Callable[[Retriever, Tensor], Encoded]
 
 
 @dataclass(frozen=True)
@@ -47,21 +51,50 @@ class Split:
         self, retriever: Retriever, config: TrainConfig, device: torch.device, world: World
     ) -> tuple[Encoded, Encoded]:
         """Each distinct caption and each picture once, every rank doing its share and getting all."""
+        return self._read(texts_of, images_of, retriever, config, device, world)
+
+    def pooled_tokens(
+        self, retriever: Retriever, config: TrainConfig, device: torch.device, world: World
+    ) -> tuple[Tensor, Tensor]:
+        """The same up to the encoders' last linear layers, without fragments: (C, c) and (I, e)."""
+
+        def captions_of(retriever: Retriever, words: Tensor, mask: Tensor) -> Encoded:
+            return _without_fragments(text_tokens_of(retriever, words, mask))
+
+        def pictures_of(retriever: Retriever, pictures: Tensor) -> Encoded:
+            return _without_fragments(image_tokens_of(retriever, pictures))
+
+        captions, pictures = self._read(captions_of, pictures_of, retriever, config, device, world)
+        return captions.pooled, pictures.pooled
+
+    def _read(
+        self,
+        read_captions: ReadCaptions,
+        read_pictures: ReadPictures,
+        retriever: Retriever,
+        config: TrainConfig,
+        device: torch.device,
+        world: World,
+    ) -> tuple[Encoded, Encoded]:
         tokens, pictures = self.tokens, self.pictures
 
         def encode_captions(part: slice) -> Encoded:
-            return texts_of(retriever, tokens.ids[part], tokens.mask[part])
+            return read_captions(retriever, tokens.ids[part], tokens.mask[part])
 
         parts = shared_parts(len(pictures), config, world)
         pixels = pictures.batches([np.arange(part.start, part.stop) for part in parts])
 
         def encode_pictures(part: slice) -> Encoded:
-            return images_of(retriever, next(pixels))  # in the order of the parts
+            return read_pictures(retriever, next(pixels))  # in the order of the parts
 
         return (
             encode_shared(encode_captions, len(tokens.ids), config, device, world),
             encode_shared(encode_pictures, len(pictures), config, device, world),
         )
+
+
+def _without_fragments(tokens: Encoded) -> Encoded:
+    return Encoded(tokens.pooled, tokens.fragments[:, :0], tokens.mask[:, :0])
 
 
 def shared_parts(count: int, config: TrainConfig, world: World) -> list[slice]:
