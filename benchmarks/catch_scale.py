@@ -2,9 +2,9 @@
 
 Pooled embeddings are random with planted matches, five captions a picture, two in five of them copies from
 other pictures. Timed are the evidence (score of every labelled pair and of as many wrong ones, agreement of
-captions), what rivals add and the mixture, and, apart from them, the five best captions for some pictures out
-of all captions. The aim is a cost that grows with the number of pairs, and memory for rematching that does
-not grow with the number of captions.
+captions), what rivals add and the mixture, and, apart from them, the maps that one round of the first look
+learns, and the five best captions for some pictures out of all captions. The aim is a cost that grows with
+the number of pairs, and memory for rematching that does not grow with the number of captions.
 
     python benchmarks/catch_scale.py [--pairs 100000 300000 1000000] [--device cpu]
 """
@@ -26,6 +26,7 @@ from torch.nn.functional import normalize
 
 from pmpguard.catching.discriminant import refined_discriminant
 from pmpguard.catching.looking import WrongPairs, agreement_part, draw_wrong, score_part
+from pmpguard.catching.mapping import mapped_part, spread
 from pmpguard.catching.mixture import fit_match_mixture, fit_with_known_rate
 from pmpguard.catching.rematch import propose_captions, standardised_cosines
 from pmpguard.catching.rivals import rival_part
@@ -89,6 +90,12 @@ def look(pairs: int, device: torch.device) -> dict[str, Any]:
         return fit_with_known_rate(combine(one), combine(other), measured.mismatch_rate)[0].p_match
 
     judging_seconds, p_match = timed(judge, device)
+
+    def learn_maps() -> Tensor:
+        features, trust = (spread(captions), spread(images)), torch.from_numpy(p_match).to(device)
+        return mapped_part(*features, caption_of, image_of, wrong_pairs, trust, 0).labelled
+
+    mapping_seconds, mapped = timed(learn_maps, device)
     asked = torch.arange(min(ASKED, len(images)), device=device)
     everything = torch.arange(len(captions), device=device)
     before = peak_gigabytes(device)
@@ -99,6 +106,10 @@ def look(pairs: int, device: torch.device) -> dict[str, Any]:
         "evidence_seconds": round(evidence_seconds, 3),
         "judging_seconds": round(judging_seconds, 3),
         "seconds_per_million_pairs": round((evidence_seconds + judging_seconds) / len(caption_of) * 1e6, 2),
+        "mapping_seconds": round(mapping_seconds, 3),
+        "mapped_evidence_of_right_over_wrong": float(
+            mapped.cpu()[~copied].mean() - mapped.cpu()[copied].mean()
+        ),
         "mean_p_match_of_wrong": float(p_match[copied].mean()),
         "mean_p_match_of_right": float(p_match[~copied].mean()),
         "rematched_pictures": len(asked),

@@ -1,8 +1,8 @@
-"""How well wrong captions are told before any training, by captions that agree and by look-alikes.
+"""How well wrong captions are told before any training: by captions that agree, look-alikes, maps, rivals.
 
 The verdicts `pmpguard` starts its first epoch with, from pretrained encoders that saw none of the pairs:
-after one round of listening to look-alikes and after five. Nothing is trained; the injected labels are read
-by the metric alone.
+after one round of judging and after five. Nothing is trained; the injected labels are read by the metric
+alone.
 
     python benchmarks/first_look.py --dataset FOLDER-OF-RSICD
 """
@@ -49,7 +49,7 @@ def main() -> None:
     method = build_method(config, len(clean), clean.captions).to(device).eval()
     split = Split.open(clean, data.pictures["train"], method.retriever, config, device)
     with torch.no_grad():
-        embedded = split.encode(method.retriever, config, device, World())
+        tokens = split.pooled_tokens(method.retriever, config, device, World())
     number_of = dict(zip(clean.captions, split.tokens.row_of.tolist(), strict=True))
     labels = torch.from_numpy(image_label_codes(clean)).to(device)
     in_train = np.array(data.table.column("split")) == "train"
@@ -62,7 +62,12 @@ def main() -> None:
         for rounds in (1, 5):
             settings = replace(method.settings, first_rounds=rounds)
             judge = type(method)(method.retriever, settings, len(clean)).to(device)
-            judge.begin_epoch(TrainingView(lambda: embedded, caption_of, image_of, 0, 0, image_labels=labels))
+            judge.begin_epoch(
+                TrainingView(
+                    lambda: split.encode(method.retriever, config, device, World()),
+                    caption_of, image_of, 0, 0, image_labels=labels, read_tokens=lambda: tokens,
+                )
+            )  # fmt: skip
             assert judge.p_match is not None and judge.estimated_rate is not None
             measured = measure_detection(
                 judge.p_match.cpu().numpy(),
