@@ -88,6 +88,24 @@ def test_before_any_training_captions_are_judged_by_how_they_agree() -> None:
     assert torch.equal(method.p_match, first)
 
 
+def test_the_first_look_reads_the_encoders_before_their_new_layers_and_is_remembered() -> None:
+    method = guard(catch_from=1, rematch=False)
+    seen, is_wrong = view(0)
+    tokens = seen.captions.pooled, seen.images.pooled
+
+    def fail() -> tuple[Encoded, Encoded]:
+        raise AssertionError("what the new layers make of the tokens says nothing yet")
+
+    method.begin_epoch(replace(seen, encode=fail, read_tokens=lambda: tokens, _cache={}))
+    assert method.p_match is not None
+    assert method.p_match[is_wrong].mean() < 0.3 < 0.7 < method.p_match[~is_wrong].mean()
+    before = method.remembered.clone(), method.wrong_remembered.clone()
+    assert not any(values.isnan().any() for values in before)
+    method.begin_epoch(view(1, noise=4.0)[0])
+    assert torch.equal(method.remembered, before[0]) and torch.equal(method.wrong_remembered, before[1])
+    assert method.support_weights[EVIDENCE.index("mapped")] > 0
+
+
 def test_captions_of_exchanged_pictures_neither_vouch_for_each_other_nor_have_rivals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -1,0 +1,60 @@
+"""Whole splits as a model sees them: its vectors, and the tokens they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small_runs import coloured_squares, small_config, training_data
+
+from pmpguard.data.transforms import Augmentation
+from pmpguard.methods.method import TrainingView
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.image_encoder import EncoderOptions
+from pmpguard.training import loop
+from pmpguard.training.averaging import AveragedWeights
+from pmpguard.training.distributed import World
+from pmpguard.training.loop import build_method
+from pmpguard.training.splits import Split
+
+CPU = torch.device("cpu")
+DATA = training_data(*coloured_squares(copies=3))
+STILL = Augmentation(flip=False, rotate=False, crop_min=1.0)
+
+
+@pytest.mark.parametrize("frozen", [False, True])  # of frozen encoders, tokens are kept
+def test_pooled_tokens_are_what_the_last_layers_make_vectors_of(frozen: bool) -> None:
+    config = small_config(augmentation=STILL, batch_size=16)
+    options = EncoderOptions(frozen=frozen)
+    config = replace(config, model=replace(config.model, vision_options=options, text_options=options))
+    retriever = build_method(config, len(DATA.train), DATA.train.captions).retriever.eval()
+    split = Split.open(DATA.train, DATA.train_pictures, retriever, config, CPU)
+    with torch.no_grad():
+        captions, images = split.pooled_tokens(retriever, config, CPU, World())
+        vectors = split.encode(retriever, config, CPU, World())
+        made = []
+        for tokens, project in ((captions, retriever.project_texts), (images, retriever.project_images)):
+            silent = torch.zeros(len(tokens), 1, dtype=torch.bool)
+            made.append(project(Encoded(tokens, tokens[:, None], silent)).pooled)
+    for found, encoded in zip(made, vectors, strict=True):
+        torch.testing.assert_close(found, encoded.pooled)
+    assert len(captions) == len(set(DATA.train.captions)) and len(images) == len(DATA.train.first_rows)
+
+
+def test_a_look_gets_tokens_of_its_own_encoders_and_without_them_the_pooled_vectors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = small_config(batch_size=16)
+    method = build_method(config, len(DATA.train), DATA.train.captions)
+    split = Split.open(DATA.train, DATA.train_pictures, method.retriever, config, CPU)
+    seen: list[TrainingView] = []
+    monkeypatch.setattr(type(method), "begin_epoch", lambda self, view: seen.append(view) or {})
+    loop.begin_epoch(method, AveragedWeights(method, 0.9), split, 0, config, CPU, World())
+    with torch.no_grad():
+        expected = split.pooled_tokens(method.retriever, config, CPU, World())
+        captions, images = seen[0].tokens()
+        torch.testing.assert_close((captions, images), expected)
+        alone = replace(seen[0], read_tokens=None, _cache={})
+        torch.testing.assert_close(alone.tokens(), (alone.captions.pooled, alone.images.pooled))
+    assert captions.shape[1] == method.retriever.text_encoder.width
