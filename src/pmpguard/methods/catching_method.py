@@ -147,8 +147,6 @@ class CatchingMethod(Method):
                 self._remember("mapped", mapped_part(captions, images, *pairs, trust, view.seed))
             mapped = self._remembered("mapped")
             parts |= {} if mapped is None else {"mapped": mapped}
-            if not parts:
-                break
             agreed = self._remembered("agreement") if several else None
             exchanged = agreed is not None and _exchanged(next(iter(parts.values())), agreed, view.image_of)
             if agreed is not None and not exchanged:

@@ -27,8 +27,8 @@ class PmpGuardSettings:
         complementary_temperature: pooled cosines are divided by it there.
         warm_up: epochs in which the awareness loss averages over negatives.
         catch_from: first epoch that judges pairs by the model's own score; before it, where pictures have
-            several captions, by how well these agree.
-        first_rounds: how often pairs are judged before the first epoch, each time by look-alikes as far as
+            several captions, by what the encoders know before any training.
+        first_rounds: how often pairs are judged before the first epoch, each time by other pairs as far as
             they were trusted the time before.
         calibration: share of the pictures whose pairs are not trained on before `release_at`: on them the
             mismatch rate is estimated without what the model remembers of wrong pairs.
