@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from pmpguard.catching.looking import WrongPairs, draw_wrong
+from pmpguard.catching.looking import draw_wrong
 from pmpguard.catching.mapping import FOLDS, RIDGE, mapped_part, spread
 from pmpguard.evaluation.detection import auroc
 
@@ -48,8 +48,10 @@ def test_agrees_with_plain_least_squares_over_the_other_folds() -> None:
     folds = np.random.default_rng([7, 4]).integers(FOLDS, size=IMAGES)
     inputs, wanted = (x.double().numpy() for x in (captions[caption_of], images[image_of]))
     weights = trust.double().numpy()
-    for row in (0, 17, 1234):
-        fold = folds[int(image_of[row])]
+    asked = [(row, int(image_of[row]), part.labelled[row]) for row in (0, 17, 1234)]
+    asked += [(int(wrong.captions[k]), int(wrong.images[k]), part.wrong[k]) for k in (3, 500, 9999)]
+    for caption, image, found in asked:
+        fold = folds[image]
         others = np.flatnonzero(folds[image_of.numpy()] != fold)
         x, y, w = inputs[others], wanted[others], weights[others, None]
         squares = sum(np.outer(a, a) * b for a, b in zip(x, w[:, 0], strict=True))
@@ -58,11 +60,9 @@ def test_agrees_with_plain_least_squares_over_the_other_folds() -> None:
         mapped = captions.double().numpy() @ learned
         mapped /= np.linalg.norm(mapped, axis=1, keepdims=True)
         cosines = mapped @ images.double().numpy().T  # (C, I)
-        own = cosines[row, int(image_of[row])]
-        by_caption = (own - cosines[row].mean()) / cosines[row].std()
-        column = cosines[:, int(image_of[row])]
-        by_image = (own - column.mean()) / column.std()
-        assert float(part.labelled[row]) == pytest.approx((by_caption + by_image) / 2**0.5, abs=1e-3)
+        own, row, column = cosines[caption, image], cosines[caption], cosines[:, image]
+        by_caption, by_image = ((own - line.mean()) / line.std() for line in (row, column))
+        assert float(found) == pytest.approx((by_caption + by_image) / 2**0.5, abs=1e-3)
 
 
 @pytest.mark.parametrize("level", ["caption", "image"])
@@ -91,25 +91,26 @@ def test_no_pair_of_a_picture_counts_when_it_is_judged() -> None:
     assert not torch.allclose(before.labelled[~own], after.labelled[~own], rtol=1e-3, atol=1e-3)
 
 
-def test_nothing_trusted_and_a_single_caption_are_no_accident() -> None:
-    captions, images = normalize(torch.randn(1, 4), dim=1), normalize(torch.randn(2, 4), dim=1)
-    wrong = WrongPairs(torch.tensor([0]), torch.tensor([1]), torch.tensor([0]))
-    part = mapped_part(captions, images, torch.tensor([0]), torch.tensor([0]), wrong, torch.zeros(1), seed=0)
-    assert torch.isfinite(part.labelled).all() and torch.isfinite(part.wrong).all()
+def test_where_nothing_is_trusted_nothing_is_said() -> None:
+    captions, images, caption_of, image_of, _ = world(0.5)
+    wrong = draw_wrong(caption_of, image_of, seed=0)
+    nothing = torch.zeros(len(image_of))
+    for some in (slice(None), slice(0, 1)):
+        part = mapped_part(captions, images, caption_of[some], image_of[some], wrong, nothing[some], seed=0)
+        assert (part.labelled == 0).all() and (part.wrong == 0).all()
 
 
-def test_features_are_unit_centred_and_half_evened_out() -> None:
+def test_features_are_unit_and_half_evened_out() -> None:
     generator = torch.Generator().manual_seed(0)
     raw = torch.randn(5000, 6, generator=generator) * torch.tensor([8.0, 4.0, 2.0, 1.0, 0.5, 0.0])
     raw[:, 0] += 3
     found = spread(raw)
     assert found.shape == (5000, 5)  # one direction has no deviation at all
-    torch.testing.assert_close(found.norm(dim=1), torch.ones(5000))
-    unit = normalize(raw, dim=1)
-    before = np.sort(np.linalg.svd((unit - unit.mean(0)).double().numpy(), compute_uv=False))[1:]
-    after = np.sort(np.linalg.svd(found.double().numpy(), compute_uv=False))
-    assert after[-1] / after[0] < 0.5 * before[-1] / before[0]
-    assert spread(raw, most=2).shape == (5000, 2)
+    unit = normalize(raw, dim=1).double().numpy()
+    left, sizes, _ = np.linalg.svd(unit - unit.mean(0), full_matrices=False)
+    for most, few in ((256, 5), (2, 2)):
+        naive = (left * sizes**0.5)[:, :few]
+        naive /= np.linalg.norm(naive, axis=1, keepdims=True)
+        some = spread(raw, most=most)[:60].double().numpy()
+        np.testing.assert_allclose(some @ some.T, naive[:60] @ naive[:60].T, atol=1e-3)
     assert (spread(torch.ones(3, 4)) == 0).all()  # all the same: nothing to tell
-    turned = spread(raw @ torch.linalg.qr(torch.randn(6, 6, generator=generator)).Q)
-    torch.testing.assert_close(found[:50] @ found[:50].T, turned[:50] @ turned[:50].T, rtol=0, atol=1e-3)

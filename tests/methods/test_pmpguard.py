@@ -174,7 +174,7 @@ def test_pairs_judged_to_match_come_more_often_from_an_epoch_on(trusted: bool) -
     assert float(often[~is_wrong].mean()) > 1.4 > 0.3 > float(often[is_wrong].mean())
 
 
-@pytest.mark.parametrize(("name", "parts"), [("support_weights", 4), ("evidence_weights", 5)])
+@pytest.mark.parametrize(("name", "parts"), [("support_weights", 5), ("evidence_weights", 6)])
 def test_what_each_part_counts_is_learned_from_unseen_pairs_and_then_kept(name: str, parts: int) -> None:
     method = guard(catch_from=1, release_at=3, rematch=False)
     learned = []

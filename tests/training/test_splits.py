@@ -9,7 +9,7 @@ import torch
 from small_runs import coloured_squares, small_config, training_data
 
 from pmpguard.data.transforms import Augmentation
-from pmpguard.methods.method import TrainingView
+from pmpguard.methods.method import Method, TrainingView
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.image_encoder import EncoderOptions
 from pmpguard.training import loop
@@ -48,13 +48,20 @@ def test_a_look_gets_tokens_of_its_own_encoders_and_without_them_the_pooled_vect
     config = small_config(batch_size=16)
     method = build_method(config, len(DATA.train), DATA.train.captions)
     split = Split.open(DATA.train, DATA.train_pictures, method.retriever, config, CPU)
-    seen: list[TrainingView] = []
-    monkeypatch.setattr(type(method), "begin_epoch", lambda self, view: seen.append(view) or {})
-    loop.begin_epoch(method, AveragedWeights(method, 0.9), split, 0, config, CPU, World())
-    with torch.no_grad():
-        expected = split.pooled_tokens(method.retriever, config, CPU, World())
-        captions, images = seen[0].tokens()
-        torch.testing.assert_close((captions, images), expected)
-        alone = replace(seen[0], read_tokens=None, _cache={})
+    read = []
+
+    def look(self: Method, view: TrainingView) -> dict[str, float]:
+        read.append(view.tokens())
+        alone = replace(view, read_tokens=None, _cache={})
         torch.testing.assert_close(alone.tokens(), (alone.captions.pooled, alone.images.pooled))
-    assert captions.shape[1] == method.retriever.text_encoder.width
+        return {}
+
+    monkeypatch.setattr(type(method), "begin_epoch", look)
+    with torch.no_grad():
+        expected = split.pooled_tokens(method.eval().retriever, config, CPU, World())
+        averaged = AveragedWeights(method, 0.9)
+        for parameter in method.parameters():
+            parameter.mul_(1.5)  # not averaged yet
+    loop.begin_epoch(method, averaged, split, 0, config, CPU, World())
+    torch.testing.assert_close(read[0], expected)
+    assert read[0][0].shape[1] == method.retriever.text_encoder.width

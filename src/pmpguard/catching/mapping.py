@@ -1,4 +1,4 @@
-"""Sixth evidence that a caption belongs to its image: it looks like what a linear map makes of the caption.
+"""More evidence that a caption belongs to its image: it looks like what a linear map makes of the caption.
 
 Least squares over all pairs, each counting as far as it is trusted, learn what captions look like. Wrong
 pairs are wrong in all directions, so they blur the map but hardly turn it: it is good even where most pairs
@@ -35,7 +35,7 @@ def spread(vectors: Tensor, most: int = MOST_FEATURES) -> Tensor:
     variances, axes = torch.linalg.eigh((vectors.T @ vectors).double() / len(vectors))  # (d,) rising, (d, d)
     kept = slice(-min(most, len(variances)), None)
     variances, axes = variances[kept], axes[:, kept]
-    real = variances > 1e-9 * variances[-1]
+    real = variances > 1e-6 * variances[-1]
     if not real.any():
         return torch.zeros_like(vectors[:, :1])
     scaled = axes[:, real] / variances[real] ** 0.25  # (d, k)
@@ -55,6 +55,10 @@ def mapped_part(
     """How like its image each caption is once mapped, of the labelled pairs (N,) and of the wrong ones (M,).
 
     captions (C, k) and images (I, l) are unit vectors of two spaces; trust (N,) is in [0, 1].
+
+    A wrong pair's caption may have taught the map that judges it, with the picture it is labelled with; the
+    one of a labelled pair has not, unless it stands on other pictures, too. One pair of thousands, it matters
+    little.
     """
     draws = np.random.default_rng([seed, 4]).integers(FOLDS, size=len(images))
     fold_of = torch.from_numpy(draws).to(image_of.device)  # (I,)

@@ -1,4 +1,4 @@
-"""Fifth evidence that a caption belongs to its image: no other image has a better claim to what it says.
+"""More evidence that a caption belongs to its image: no other image has a better claim to what it says.
 
 A wrong caption was written for another picture, which often still carries it, or one that reads like it.
 Where such a rival pair is supported much better, this one is probably the wrong one. How well pairs are

@@ -148,7 +148,8 @@ class CatchingMethod(Method):
             mapped = self._remembered("mapped")
             parts |= {} if mapped is None else {"mapped": mapped}
             agreed = self._remembered("agreement") if several else None
-            exchanged = agreed is not None and _exchanged(next(iter(parts.values())), agreed, view.image_of)
+            witness = next(parts[name] for name in ("score", "said", "mapped") if name in parts)
+            exchanged = agreed is not None and _exchanged(witness, agreed, view.image_of)
             if agreed is not None and not exchanged:
                 parts["agreement"] = agreed
             if score is None:  # each round starts anew, from pairs none of which was trained on
@@ -177,7 +178,7 @@ class CatchingMethod(Method):
         """Evidence of encoders that had seen no wrong pair: nothing learned from those is in it."""
         place = REMEMBERED.index(name)
         part = Part(self._buffer("remembered")[place], self._buffer("wrong_remembered")[place])
-        return None if part.labelled.isnan().any() else part
+        return None if part.labelled.isnan().all() else part
 
     def _estimate_from(self, labelled: Array, wrong: Array, unseen: Rows) -> None:
         """The mismatch rate, from evidence (N,) and (M,) on pairs not trained on yet.
@@ -283,9 +284,9 @@ def planned_visits(weight: Tensor, passes: float, seed: int, epoch: int) -> Tens
     return visits.to(weight.device)
 
 
-def _exchanged(other: Part, agreed: Part, image_of: Tensor) -> bool:
-    """Whether by other evidence the captions of one picture are wrong together: then they agree."""
-    alone = fit_match_mixture(*_arrays(other), bootstrap=0)
+def _exchanged(witness: Part, agreed: Part, image_of: Tensor) -> bool:
+    """Whether by another kind of evidence the captions of one picture are wrong together: then they agree."""
+    alone = fit_match_mixture(*_arrays(witness), bootstrap=0)
     return wrong_together(alone.p_match, image_of.cpu().numpy(), *_arrays(agreed))
 
 

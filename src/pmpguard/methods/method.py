@@ -63,7 +63,7 @@ class TrainingView:
     seed: int
     image_labels: Tensor | None = None  # (pictures,) int64: scene class of each picture, -1 where unknown
     is_last: bool = True  # whether no epoch follows this one
-    read_tokens: Callable[[], tuple[Tensor, Tensor]] | None = None
+    read_tokens: Callable[[], tuple[Tensor, Tensor]] | None = None  # see `tokens`
     _cache: dict[str, Encoded] = field(default_factory=dict, repr=False)
 
     def _both(self) -> dict[str, Encoded]:
@@ -74,8 +74,8 @@ class TrainingView:
     def tokens(self) -> tuple[Tensor, Tensor]:
         """Pooled tokens of `captions` (C, c) and `images` (I, e) before the encoders' last linear layers.
 
-        Those are new where the encoders are pretrained, and would hide much of what the encoders know.
-        Without `read_tokens`, the pooled vectors themselves.
+        Those are new where the encoders are pretrained, and would hide much of what the encoders know. Every
+        call reads all captions and pictures. Without `read_tokens`, the pooled vectors themselves.
         """
         if self.read_tokens is None:
             return self.captions.pooled, self.images.pooled

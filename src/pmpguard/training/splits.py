@@ -94,7 +94,8 @@ class Split:
 
 
 def _without_fragments(tokens: Encoded) -> Encoded:
-    return Encoded(tokens.pooled, tokens.fragments[:, :0], tokens.mask[:, :0])
+    """Copies, because a view would keep the memory of all fragments."""
+    return Encoded(tokens.pooled.clone(), tokens.fragments[:, :0].clone(), tokens.mask[:, :0].clone())
 
 
 def shared_parts(count: int, config: TrainConfig, world: World) -> list[slice]:
