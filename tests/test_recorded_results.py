@@ -81,8 +81,10 @@ def test_wrong_captions_are_told_before_any_training_and_better_round_by_round()
     cases = {(case["level"], case["rate"], case["rounds"]): case for case in found["cases"]}
     for (level, rate, rounds), case in cases.items():
         if rounds == 5:
-            assert case["rate_error"] < (0.015 if level == "caption" else 0.03), (level, rate)
+            bound = 0.015 if level == "caption" else 0.03 if rate == 0.8 else 0.02
+            assert case["rate_error"] < bound, (level, rate)
             if rate:
                 once = cases[level, rate, 1]["auroc"]
                 assert case["auroc"] > (0.98 if level == "caption" else 0.95)
-                assert case["auroc"] > once - 0.001 and (rate < 0.8 or case["auroc"] > once + 0.009)
+                gain = -0.001 if rate < 0.8 else 0.009 if level == "caption" else 0.04
+                assert case["auroc"] > once + gain, (level, rate)

@@ -36,6 +36,7 @@ from pmpguard.model.retriever import Retriever
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.bool_]
+Column = tuple[Array, Array]  # evidence of labelled pairs (N,) and of wrong ones (M,)
 EVIDENCE = ("score", "agreement", "said", "shown", "mapped", "rivals")
 REMEMBERED = ("agreement", "mapped")  # as of before any training
 
@@ -100,7 +101,7 @@ class CatchingMethod(Method):
         if not rematches and not view.is_last:
             return self._estimate()
         rate = float(self._buffer("estimated_rate"))
-        alone, _ = fit_with_known_rate(_array(score.labelled), _array(score.wrong), rate, seed=view.seed)
+        alone, _ = fit_with_known_rate(*_arrays(score), rate, seed=view.seed)
         self._propose(view, statistics, alone)
         rematched = {"rematched": float(self._rematch(view, statistics, alone))} if rematches else {}
         return {**self._estimate(), **rematched}
@@ -147,15 +148,17 @@ class CatchingMethod(Method):
                 self._remember("mapped", mapped_part(captions, images, *pairs, trust, view.seed))
             mapped = self._remembered("mapped")
             parts |= {} if mapped is None else {"mapped": mapped}
+            columns = {name: _arrays(part) for name, part in parts.items()}
+            witness = next(columns[name] for name in ("score", "said", "mapped") if name in columns)
             agreed = self._remembered("agreement") if several else None
-            witness = next(parts[name] for name in ("score", "said", "mapped") if name in parts)
-            exchanged = agreed is not None and _exchanged(witness, agreed, view.image_of)
-            if agreed is not None and not exchanged:
-                parts["agreement"] = agreed
+            exchanged = False
+            if agreed is not None:
+                agreement = _arrays(agreed)
+                exchanged = _exchanged(witness, agreement, view.image_of)
+                columns |= {} if exchanged else {"agreement": agreement}
             if score is None:  # each round starts anew, from pairs none of which was trained on
                 self._buffer("estimated_rate").fill_(-1.0)
             counted = (unseen if view.epoch else torch.ones_like(unseen)).cpu().numpy()
-            columns = {name: _arrays(part) for name, part in parts.items()}
             found = self._combine(columns, counted, "support_weights")
             self._estimate_from(*found, counted)
             if not exchanged:
@@ -193,9 +196,7 @@ class CatchingMethod(Method):
             found = fit_match_mixture(counted, wrong, bootstrap=0).mismatch_rate
             rate.fill_(found if float(rate) < 0 else min(found, float(rate)))
 
-    def _combine(
-        self, columns: dict[str, tuple[Array, Array]], unseen: Rows, name: str
-    ) -> tuple[Array, Array]:
+    def _combine(self, columns: dict[str, Column], unseen: Rows, name: str) -> Column:
         """(N,) and (M,): all kinds of evidence as one number, of labelled pairs and of wrong ones.
 
         What each kind counts is learned from pairs not trained on yet and kept in the buffer of that name.
@@ -284,15 +285,11 @@ def planned_visits(weight: Tensor, passes: float, seed: int, epoch: int) -> Tens
     return visits.to(weight.device)
 
 
-def _exchanged(witness: Part, agreed: Part, image_of: Tensor) -> bool:
+def _exchanged(witness: Column, agreement: Column, image_of: Tensor) -> bool:
     """Whether by another kind of evidence the captions of one picture are wrong together: then they agree."""
-    alone = fit_match_mixture(*_arrays(witness), bootstrap=0)
-    return wrong_together(alone.p_match, image_of.cpu().numpy(), *_arrays(agreed))
+    alone = fit_match_mixture(*witness, bootstrap=0)
+    return wrong_together(alone.p_match, image_of.cpu().numpy(), *agreement)
 
 
-def _array(values: Tensor) -> Array:
-    return values.double().cpu().numpy()
-
-
-def _arrays(part: Part) -> tuple[Array, Array]:
-    return _array(part.labelled), _array(part.wrong)
+def _arrays(part: Part) -> Column:
+    return part.labelled.double().cpu().numpy(), part.wrong.double().cpu().numpy()
