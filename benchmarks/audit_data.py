@@ -63,7 +63,8 @@ def judged_parts(
     with tempfile.TemporaryDirectory() as folder:
         for judge in fold_judges(table, Path(folder), config, pictures=data.pictures):
             retriever = judge.retriever.eval()
-            found.append((judge, judged_by_model(retriever, table, judge.rows, judge.pictures, seed=seed)))
+            seen = judge.rows, judge.pictures, judge.looked
+            found.append((judge, judged_by_model(retriever, table, *seen, seed=seed)))
     return found
 
 

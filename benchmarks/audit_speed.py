@@ -89,8 +89,8 @@ def main() -> None:
     vectors = normalize(torch.randn(len(words.spellings), DIM), dim=1)
     seen = PictureWords.of(vectors, pictures.fragments.half())
     part = JudgedPart(
-        np.arange(len(table)), texts.pooled, pictures.pooled, caption_of, image_of, captions, evidence, spans,
-        words, seen, (7, 7),
+        np.arange(len(table)), texts.pooled, pictures.pooled, caption_of, image_of, captions,
+        np.arange(len(captions)), evidence, spans, words, seen, (7, 7),
     )  # fmt: skip
     lap("words of captions")
     rows, _ = judge_parts(table, [part], proposals=3, heat_maps=2000, bootstrap=100, seed=options.seed)

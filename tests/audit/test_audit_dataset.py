@@ -80,7 +80,16 @@ def test_a_model_judges_directly(tmp_path, scenes, model):
     assert outcome.summary.pairs == len(scenes.split("train")) == len(outcome.rows)
     assert [row.rank for row in outcome.rows] == list(range(1, len(outcome.rows) + 1))
     assert {row.split for row in outcome.rows} == {"train"}
-    assert set(outcome.rows[0].evidence) == {"score", "agreement", "neighbours", "words"}
+    assert set(outcome.rows[0].evidence) == {
+        "score",
+        "agreement",
+        "neighbours",
+        "words",
+        "mapped",
+        "said",
+        "shown",
+        "rivals",
+    }
     for row in outcome.rows:
         for word in row.words:
             assert len(word.regions) == (row.grid[0] * row.grid[1] if row.rank <= 5 else 0)

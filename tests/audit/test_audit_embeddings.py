@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from planted_pairs import planted
 from sklearn.metrics import roc_auc_score
 
-from pmpguard.audit import embeddings
-from pmpguard.audit.embeddings import (
-    audit_embeddings,
-    embedding_evidence,
-    judge_evidence,
-    unit_rows,
-)
+from pmpguard.audit import evidence as audit_evidence
+from pmpguard.audit.embeddings import audit_embeddings, embedding_evidence, unit_rows
+from pmpguard.audit.evidence import judge_evidence
 from pmpguard.catching.agreement import wrong_together
 from pmpguard.errors import DataError
 
@@ -53,7 +51,7 @@ def test_parts_against_loops():
     for row, image in enumerate(pairs.image_of):
         raw[row, 1] = (told[row, image] - told[row].mean()) / told[row].std()
         raw[row, 1] += (told[row, image] - told[:, image].mean()) / told[:, image].std()
-    assert evidence.names == ("score", "neighbours", "agreement")
+    assert evidence.names == ("score", "neighbours", "agreement", "mapped", "said", "shown")
     for part in range(3):  # equal up to the shift and scale that standardise wrong pairs
         slope, constant = np.polyfit(raw[:, part], evidence.labelled[:, part], 1)
         assert slope > 0
@@ -62,15 +60,16 @@ def test_parts_against_loops():
     np.testing.assert_allclose(evidence.wrong.std(0), 1, atol=1e-9)
 
 
-@pytest.mark.parametrize("rate", [0.2, 0.5, 0.8])
-def test_all_parts_together_beat_the_score(rate):
+@pytest.mark.parametrize(("rate", "by"), [(0.2, 0.05), (0.5, 0.03), (0.8, 0.0)])
+def test_all_parts_together_beat_the_score(rate, by):
+    """In data without look-alikes, four hundred right pairs are few to weigh seven parts by."""
     pairs = planted(images=500, rate=rate, spread=1.2, dim=24, blur=1.5)
     found = audit_embeddings(pairs.images, pairs.captions, pairs.image_of, np.arange(len(pairs.captions)))
     score = roc_auc_score(~pairs.wrong, found.parts[:, 0])
     combined = roc_auc_score(~pairs.wrong, found.combined)
-    assert combined > score + 0.005 and combined > 0.8
+    assert combined > score + by and combined > 0.85
     assert found.verdicts.mismatch_rate == pytest.approx(pairs.wrong.mean(), abs=0.12)
-    np.testing.assert_allclose(found.judge(found.parts, found.names), found.verdicts.p_match)
+    np.testing.assert_allclose(found.judge(found.parts, found.names), found.p_measured)
 
 
 def test_a_random_caption_is_judged_like_a_wrong_one():
@@ -84,7 +83,7 @@ def test_a_random_caption_is_judged_like_a_wrong_one():
 def test_one_caption_an_image_has_no_agreement():
     pairs = planted(images=300, per_image=1)
     found = audit_embeddings(pairs.images, pairs.captions)
-    assert found.names == ("score", "neighbours")
+    assert found.names[:5] == ("score", "neighbours", "mapped", "said", "shown")
     assert roc_auc_score(pairs.wrong, -found.combined) > 0.9
 
 
@@ -158,13 +157,14 @@ def copied(rate, seed=0, images=400, places=4):
 @pytest.mark.parametrize("rate", [0.4, 0.7])
 def test_captions_that_stand_on_several_images_are_told_better(rate, monkeypatch):
     looks, texts, image_of, caption_of, wrong = copied(rate)
-    found = audit_embeddings(looks, texts, image_of, caption_of, bootstrap=20)
+    evidence = embedding_evidence(looks, texts, image_of, caption_of)
+    found = judge_evidence([evidence], bootstrap=20)
     assert found.names[-1] == "rivals"
     told, before = (roc_auc_score(~wrong, p) for p in (found.combined, found.p_measured))
     assert told > before + 0.003
     np.testing.assert_allclose(found.judge(found.parts, found.names), found.p_measured)
-    monkeypatch.setattr(embeddings, "_rivals", lambda *_: None)
-    without = audit_embeddings(looks, texts, image_of, caption_of, bootstrap=20)
+    monkeypatch.setattr(audit_evidence, "_rivals", lambda *_: None)
+    without = judge_evidence([evidence], bootstrap=20)
     np.testing.assert_array_equal(without.verdicts.p_match, found.p_measured)
     assert found.verdicts.mismatch_rate == without.verdicts.mismatch_rate  # rivals say which, not how many
     assert found.verdicts.mismatch_interval == without.verdicts.mismatch_interval
@@ -185,12 +185,13 @@ def test_rivals_are_found_in_other_folds_by_their_strings():
 
 
 def test_a_few_repeated_captions_upset_nothing():
-    """Hardly any pair has a rival: there is nothing to compare with, and none is lifted or condemned."""
+    """Where captions read alike no others, hardly any has a rival: none is lifted or condemned."""
     for seed in range(4):
         pairs = planted(images=1000, per_image=1, rate=0.3, seed=seed)
         caption_of = np.arange(1000)
         caption_of[np.flatnonzero(pairs.wrong)[:2]] = 0
-        found = audit_embeddings(pairs.images, pairs.captions, pairs.image_of, caption_of, bootstrap=0)
+        evidence = embedding_evidence(pairs.images, pairs.captions, pairs.image_of, caption_of)
+        found = judge_evidence([replace(evidence, alike=None)], bootstrap=0)
         assert "rivals" not in found.names
         np.testing.assert_array_equal(found.verdicts.p_match, found.p_measured)
 
@@ -216,7 +217,7 @@ def test_a_fold_without_siblings_is_judged_by_what_both_folds_know():
         for p in (several, alone)
     ]
     found = judge_evidence(evidences, bootstrap=0)
-    assert found.names == ("score", "neighbours") and len(evidences[0].names) == 3
+    assert found.names == ("score", "neighbours", "mapped", "said", "shown") and len(evidences[0].names) == 6
     answers = [found.judge(evidence.labelled, evidence.names) for evidence in evidences]
     np.testing.assert_allclose(np.concatenate(answers), found.p_measured)
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from planted_pairs import planted
 
-from pmpguard.audit.embeddings import embedding_evidence, judge_evidence, unit_rows
+from pmpguard.audit.embeddings import embedding_evidence, unit_rows
+from pmpguard.audit.evidence import judge_evidence
 from pmpguard.audit.judging import (
     judged_by_model,
     mean_largest_cosines,
@@ -68,7 +69,7 @@ def propose(judged, rows, count):
     return propose_for_rows(
         unit_rows(pairs.images, "images"), unit_rows(pairs.captions, "captions"),
         torch.from_numpy(pairs.image_of), torch.arange(480), evidence, audit.judge, rows, count,
-        labelled=audit.verdicts.p_match, match_rate=1 - audit.verdicts.mismatch_rate,
+        labelled=audit.p_measured, match_rate=1 - audit.verdicts.mismatch_rate,
     )  # fmt: skip
 
 
@@ -105,7 +106,7 @@ def test_a_proposal_is_judged_as_if_it_were_the_label(judged):
         for caption, p_match in zip(found.captions[place], found.p_match[place], strict=True):
             numbers = [torch.tensor([int(value)]) for value in (caption, pairs.image_of[row], row)]
             as_label = audit.judge(evidence.measure(*numbers), evidence.names)
-            wanted = picked_probability(as_label, audit.verdicts.p_match, 1 - audit.verdicts.mismatch_rate)
+            wanted = picked_probability(as_label, audit.p_measured, 1 - audit.verdicts.mismatch_rate)
             assert wanted[0] == pytest.approx(p_match, abs=1e-6)
 
 

@@ -259,7 +259,7 @@ def test_every_picture_gets_a_caption_it_is_not_labelled_with() -> None:
 
 
 def test_rematched_captions_are_trained_with_the_picture_they_belong_to() -> None:
-    method = guard(catch_from=0, rematch_from=0, release_at=0)
+    method = guard(catch_from=0, rematch=True, rematch_from=0, release_at=0)
     seen, is_wrong = view(0)
     assert method.begin_epoch(seen)["rematched"] > 100
     moved = method.paired_image != seen.image_of

@@ -39,7 +39,7 @@ from pmpguard.training.loop import build_method, train
 from pmpguard.training.pictures import StreamedPictures
 
 DATA = prepared_squares()
-WITH_GATES = {"catch_from": 1, "rematch_from": 2, "cga": True, "ranking": "S"}
+WITH_GATES = {"catch_from": 1, "rematch": True, "rematch_from": 2, "cga": True, "ranking": "S"}
 GUARD = small_config(method="pmpguard", epochs=3, settings=WITH_GATES)
 
 

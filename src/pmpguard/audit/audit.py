@@ -232,8 +232,8 @@ def judged_by_folds(
     for judge in fold_judges(table, out / "folds", config.crossfit, sets, tell=tell):
         if not parts:
             warnings += language_warnings(judge.retriever, table)
-        seed = config.crossfit.seed
-        parts.append(judged_by_model(judge.retriever, table, judge.rows, judge.pictures, seed=seed))
+        seen = judge.rows, judge.pictures, judge.looked
+        parts.append(judged_by_model(judge.retriever, table, *seen, seed=config.crossfit.seed))
     model = judge.retriever.config
     warnings += few_images_warnings(len(table.first_rows), model.vision == "tiny")
     return parts, f"{len(parts)} models trained on the dataset itself, {model.vision} + {model.text}"
@@ -260,12 +260,11 @@ def judged_by_embeddings(
     images = unit_rows(stored.images[image_rows], "img_emb")
     captions = unit_rows(stored.captions[caption_rows], "text_emb")
     image_of, caption_of = torch.from_numpy(table.image_codes), torch.from_numpy(table.caption_codes)
-    labels = image_label_codes(table)
-    evidence = embedding_evidence(
-        images, captions, image_of, caption_of, image_labels=labels, seed=config.crossfit.seed
-    )
+    labels, seed = image_label_codes(table), config.crossfit.seed
+    evidence = embedding_evidence(images, captions, image_of, caption_of, image_labels=labels, seed=seed)
+    rows, numbers = np.arange(len(table)), np.arange(len(captions))
     return JudgedPart(
-        np.arange(len(table)), captions, images, caption_of, image_of, distinct_captions(table), evidence
+        rows, captions, images, caption_of, image_of, distinct_captions(table), numbers, evidence
     )
 
 

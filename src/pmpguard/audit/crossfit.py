@@ -17,9 +17,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from pmpguard.audit.first_look import FirstLook, first_look
 from pmpguard.audit.folds import Codes, split_images, training_images
 from pmpguard.config import fingerprint, to_dict
-from pmpguard.data.pairs import PairTable
+from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.data.transforms import Augmentation
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.evaluate import Gallery, PictureSource
@@ -29,8 +30,10 @@ from pmpguard.model.retriever import Retriever
 from pmpguard.model.retriever_config import RetrieverConfig, preset
 from pmpguard.training.cached import cache_pictures, can_cache
 from pmpguard.training.config import OptimiserConfig, TrainConfig
+from pmpguard.training.distributed import World
 from pmpguard.training.loop import TrainingData, pick_device, train
 from pmpguard.training.pictures import Pictures, SomePictures, open_pictures
+from pmpguard.training.splits import Split
 
 log = logging.getLogger("pmpguard")
 
@@ -78,11 +81,15 @@ class CrossfitConfig:
 
 @dataclass(frozen=True)
 class FoldJudge:
-    """A trained model, the rows of the table it may judge, and their pictures as it wants to see them."""
+    """A trained model, the rows of the table it may judge, and their pictures as it wants to see them.
+
+    `looked`: what frozen encoders knew of the whole table before any training; None where they were trained.
+    """
 
     retriever: Retriever
     rows: Codes
     pictures: PictureSource
+    looked: FirstLook | None = None
 
 
 def fold_judges(
@@ -111,6 +118,7 @@ def fold_judges(
     device, size = pick_device(settings.device), settings.model.image_size
     if pictures is None:
         pictures = open_pictures(table, size, device)
+    looked = None
     for judged in range(config.folds):
         codes = np.flatnonzero(fold == judged)
         if not len(codes):
@@ -126,7 +134,21 @@ def fold_judges(
         seen: PictureSource = SomePictures(pictures, codes)
         if can_cache(retriever, settings.augmentation):
             seen = cache_pictures(retriever, seen, settings.batch_size, device, settings.precision)
-        yield FoldJudge(retriever, rows, seen)
+            looked = looked or _looked(table, pictures, retriever, settings, device)
+        yield FoldJudge(retriever, rows, seen, looked)
+
+
+def _looked(
+    table: PairTable, pictures: Pictures, retriever: Retriever, settings: TrainConfig, device: torch.device
+) -> FirstLook:
+    """At the whole table, as the frozen encoders see it."""
+    whole = Split.open(table, pictures, retriever, settings, device)
+    captions, images = whole.pooled_tokens(retriever, settings, device, World())
+    caption_of, image_of = (
+        torch.from_numpy(codes).to(device) for codes in (table.caption_codes, table.image_codes)
+    )
+    labels = image_label_codes(table)
+    return first_look(captions, images, caption_of, image_of, image_labels=labels, seed=settings.seed)
 
 
 def of_images(table: PairTable, codes: Codes) -> PairTable:

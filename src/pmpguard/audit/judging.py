@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.audit.embeddings import (
-    EmbeddingAudit,
-    Measure,
-    PairEvidence,
-    embedding_evidence,
-    judge_evidence,
-)
+from pmpguard.audit.embeddings import embedding_evidence
+from pmpguard.audit.evidence import EmbeddingAudit, Measure, PairEvidence, judge_evidence
+from pmpguard.audit.first_look import FirstLook
 from pmpguard.audit.proposals import propose_for_rows
 from pmpguard.audit.rows import AuditRow, Proposal, WordVerdict
 from pmpguard.audit.word_verdicts import JudgedWords, judge_words
@@ -44,6 +40,7 @@ class JudgedPart:
     caption_of: Tensor  # (N,)
     image_of: Tensor  # (N,)
     texts: list[str]  # the distinct captions
+    caption_numbers: Rows  # (C,) their numbers in the judged table, and so in other parts of it
     evidence: PairEvidence
     spans: list[tuple[WordSpan, ...]] | None = None  # of each distinct caption
     words: WordList | None = None  # of all pairs
@@ -53,11 +50,18 @@ class JudgedPart:
 
 @torch.no_grad()
 def judged_by_model(
-    retriever: Retriever, table: PairTable, rows: Rows, pictures: PictureSource, *, seed: int = 0
+    retriever: Retriever,
+    table: PairTable,
+    rows: Rows,
+    pictures: PictureSource,
+    looked: FirstLook | None = None,
+    *,
+    seed: int = 0,
 ) -> JudgedPart:
     """Encode the pairs `rows` of `table` and measure the evidence.
 
-    `pictures` are those of the rows, as pixels or as tokens kept of a frozen backbone.
+    `pictures` are those of the rows, as pixels or as tokens kept of a frozen backbone. `looked` is a first
+    look at the whole table; without it, one is taken at the rows, as the model sees them.
     """
     device = retriever.device
     part = table.take(rows)
@@ -68,19 +72,32 @@ def judged_by_model(
     encoded = [images_of(retriever, some) for some in pictures.batches(cuts)]
     images = Encoded.cat(encoded).to(dtype=torch.float32)
     caption_of, image_of = (torch.from_numpy(x).to(device) for x in (part.caption_codes, part.image_codes))
-    more = {WORDS: word_region_measure(captions, images, seed)} if "S" in retriever.config.ranking else {}
     labels = image_label_codes(part)
+    numbers = numbers_in(table, rows)
+    more = {WORDS: word_region_measure(captions, images, seed)} if "S" in retriever.config.ranking else {}
+    of_part = None if looked is None else looked.of_part(*(torch.from_numpy(x).to(device) for x in numbers))
     evidence = embedding_evidence(
-        images.pooled, captions.pooled, image_of, caption_of, image_labels=labels, more=more, seed=seed
-    )
+        images.pooled, captions.pooled, image_of, caption_of,
+        image_labels=labels, looked=of_part, more=more, seed=seed,
+    )  # fmt: skip
+    if looked is None and len(rows) < len(table):  # it numbered captions that other parts number differently
+        evidence = replace(evidence, alike=None)
     spans = [word_spans(retriever.tokenizer, text, retriever.config.max_words) for text in texts]
     words = WordList.of(part.captions, [spans[code] for code in part.caption_codes])
     vectors = spelling_vectors(retriever, words.spellings)
     return JudgedPart(
-        rows, captions.pooled, images.pooled, caption_of, image_of, texts, evidence, spans, words,
+        rows, captions.pooled, images.pooled, caption_of, image_of, texts, numbers[0], evidence, spans, words,
         PictureWords.of(vectors, images.fragments.half(), seed),
         (retriever.image_encoder.grid, retriever.image_encoder.grid),
     )  # fmt: skip
+
+
+def numbers_in(table: PairTable, rows: Rows) -> tuple[Rows, Rows]:
+    """Which numbers the captions (C,) and the images (I,) of some rows have in the whole table."""
+    part = table.take(rows)
+    codes = ((part.caption_codes, table.caption_codes), (part.image_codes, table.image_codes))
+    captions, images = (whole[rows[np.unique(own, return_index=True)[1]]] for own, whole in codes)
+    return captions, images
 
 
 def word_region_measure(
@@ -137,9 +154,8 @@ def distinct_captions(table: PairTable) -> list[str]:
 
 def judge_together(parts: Sequence[JudgedPart], *, bootstrap: int = 100, seed: int = 0) -> EmbeddingAudit:
     """One set of verdicts on the pairs of all parts; what one says of a caption counts in all."""
-    numbers: dict[str, int] = {}
-    strings = [np.array([numbers.setdefault(text, len(numbers)) for text in part.texts]) for part in parts]
-    return judge_evidence([part.evidence for part in parts], strings, bootstrap=bootstrap, seed=seed)
+    evidences, strings = [part.evidence for part in parts], [part.caption_numbers for part in parts]
+    return judge_evidence(evidences, strings, bootstrap=bootstrap, seed=seed)
 
 
 def judge_parts(

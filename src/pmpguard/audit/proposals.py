@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.audit.embeddings import PairEvidence
+from pmpguard.audit.evidence import PairEvidence
 from pmpguard.audit.scores import Array
 from pmpguard.catching.evidence import pooled_statistics
 from pmpguard.catching.rematch import propose_captions, standardised_cosines, without_labelled

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.catching.looking import Part, WrongPairs, score_part
+from pmpguard.catching.evidence import pooled_statistics
+from pmpguard.catching.looking import Part, WrongPairs
 
 FOLDS = 5
 RIDGE = 1.0  # times the mean square of the features
 MOST_FEATURES = 256
+CHUNK = 65_536
 
 
 @torch.no_grad()
@@ -42,7 +44,41 @@ def spread(vectors: Tensor, most: int = MOST_FEATURES) -> Tensor:
     return normalize(vectors @ scaled.to(vectors), dim=1)
 
 
-@torch.no_grad()
+class Maps:
+    """How like an image a caption is once mapped, by the map that has seen no pair of that image.
+
+    captions (C, k) and images (I, l) are unit vectors of two spaces; trust (N,) of the pairs is in [0, 1].
+
+    A caption that is asked about with another image than its own may have taught the map that answers, with
+    the image it is labelled with; one asked about with its own has not, unless it stands on other images,
+    too. One pair of thousands, it matters little.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self, captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, trust: Tensor, seed: int
+    ) -> None:
+        draws = np.random.default_rng([seed, 4]).integers(FOLDS, size=len(images))
+        self.fold_of = torch.from_numpy(draws).to(image_of.device)  # (I,)
+        self.captions, self.images = captions, images
+        self.maps = _maps(captions, images, caption_of, image_of, trust, self.fold_of[image_of])
+        self.statistics = [pooled_statistics(normalize(captions @ each, dim=1), images) for each in self.maps]
+
+    @torch.no_grad()
+    def __call__(self, captions: Tensor, images: Tensor) -> Tensor:
+        """(Q,): cosines of the pairs, standardised by caption and by image."""
+        found = self.captions.new_zeros(len(captions))
+        folds = self.fold_of[images]
+        for fold, (learned, statistics) in enumerate(zip(self.maps, self.statistics, strict=True)):
+            asked = (folds == fold).nonzero()[:, 0]
+            for some in torch.split(asked, CHUNK):
+                of_caption, of_image = captions[some], images[some]
+                pictured = normalize(self.captions[of_caption] @ learned, dim=1)  # (Q', l)
+                cosines = (pictured * self.images[of_image]).sum(1)
+                found[some] = statistics.standardise(cosines, of_caption, of_image)
+        return found
+
+
 def mapped_part(
     captions: Tensor,
     images: Tensor,
@@ -52,25 +88,9 @@ def mapped_part(
     trust: Tensor,
     seed: int,
 ) -> Part:
-    """How like its image each caption is once mapped, of the labelled pairs (N,) and of the wrong ones (M,).
-
-    captions (C, k) and images (I, l) are unit vectors of two spaces; trust (N,) is in [0, 1].
-
-    A wrong pair's caption may have taught the map that judges it, with the picture it is labelled with; the
-    one of a labelled pair has not, unless it stands on other pictures, too. One pair of thousands, it matters
-    little.
-    """
-    draws = np.random.default_rng([seed, 4]).integers(FOLDS, size=len(images))
-    fold_of = torch.from_numpy(draws).to(image_of.device)  # (I,)
-    folds = fold_of[image_of]  # (N,)
-    part = Part(captions.new_zeros(len(image_of)), captions.new_zeros(len(wrong.images)))
-    for fold, learned in enumerate(_maps(captions, images, caption_of, image_of, trust, folds)):
-        rows, drawn = folds == fold, fold_of[wrong.images] == fold
-        asked = WrongPairs(wrong.captions[drawn], wrong.images[drawn], wrong.rows[drawn])
-        pictured = normalize(captions @ learned, dim=1)  # (C, l)
-        found, _ = score_part(pictured, images, caption_of[rows], image_of[rows], asked)
-        part.labelled[rows], part.wrong[drawn] = found.labelled, found.wrong
-    return part
+    """How like its image each caption is once mapped, of labelled pairs (N,) and wrong ones (M,)."""
+    maps = Maps(captions, images, caption_of, image_of, trust, seed)
+    return Part(maps(caption_of, image_of), maps(wrong.captions, wrong.images))
 
 
 def _maps(

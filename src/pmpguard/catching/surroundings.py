@@ -60,31 +60,45 @@ def _side(embedded: Tensor, nearest: int) -> Side:
     return Side(vectors, numbers, cosines, torch.softmax(cosines / TEMPERATURE, dim=1))
 
 
-@torch.no_grad()
+class Voices:
+    """What look-alikes say of any pair, each heard as far as it is trusted; trust (N,) in [0, 1]."""
+
+    @torch.no_grad()
+    def __init__(self, around: Surroundings, caption_of: Tensor, image_of: Tensor, trust: Tensor) -> None:
+        self.captions, self.images = around.captions.vectors, around.images.vectors
+        self.by_image = heard(around.images, self.captions, image_of, caption_of, trust)  # (I, d)
+        self.by_caption = heard(around.captions, self.images, caption_of, image_of, trust)  # (C, e)
+        self.own = _OwnVoices(around, caption_of, image_of, trust)
+
+    @torch.no_grad()
+    def said(self, captions: Tensor, images: Tensor) -> Tensor:
+        """(Q,): whether captions of pictures that look like the image say what the caption says."""
+        found = [_agreeing(self.by_image[i], self.captions[c]) for c, i in _chunks(captions, images)]
+        return torch.cat(found)
+
+    @torch.no_grad()
+    def shown(self, captions: Tensor, images: Tensor) -> Tensor:
+        """(Q,): whether pictures of captions that read like the caption look like the image.
+
+        What the image's own captions are like does not count: those of an exchanged picture would vouch for
+        each other.
+        """
+        return torch.cat([self._shown(*some) for some in _chunks(captions, images)])
+
+    def _shown(self, captions: Tensor, images: Tensor) -> Tensor:
+        looks = self.images[images]  # (Q, e)
+        others = self.by_caption[captions] - self.own(captions, images)[:, None] * looks
+        return _agreeing(others, looks)
+
+
 def surrounding_parts(
     around: Surroundings, caption_of: Tensor, image_of: Tensor, wrong: WrongPairs, trust: Tensor
 ) -> dict[str, Part]:
-    """`said` and `shown` of the labelled pairs (N,) and of the wrong ones; trust (N,) in [0, 1].
-
-    What the picture's own captions are like does not count in `shown`: those of an exchanged picture would
-    vouch for each other.
-    """
-    captions, images = around.captions.vectors, around.images.vectors
-    by_image = heard(around.images, captions, image_of, caption_of, trust)  # (I, d)
-    by_caption = heard(around.captions, images, caption_of, image_of, trust)  # (C, e)
-    own = _OwnVoices(around, caption_of, image_of, trust)
-
-    def said(of_caption: Tensor, of_image: Tensor) -> Tensor:
-        return _agreeing(by_image[of_image], captions[of_caption])
-
-    def shown(of_caption: Tensor, of_image: Tensor) -> Tensor:
-        others = by_caption[of_caption] - own(of_caption, of_image)[:, None] * images[of_image]  # (Q, e)
-        return _agreeing(others, images[of_image])
-
-    pairs = ((caption_of, image_of), (wrong.captions, wrong.images))
+    """`said` and `shown` of the labelled pairs (N,) and of the wrong ones; trust (N,) in [0, 1]."""
+    voices = Voices(around, caption_of, image_of, trust)
     return {
-        name: Part(*(torch.cat([ask(c, i) for c, i in _chunks(*asked)]) for asked in pairs))
-        for name, ask in (("said", said), ("shown", shown))
+        name: Part(ask(caption_of, image_of), ask(wrong.captions, wrong.images))
+        for name, ask in (("said", voices.said), ("shown", voices.shown))
     }
 
 

@@ -1,9 +1,9 @@
 """PMPGuard: cross-gated attention, awareness attention, and training that catches its own wrong pairs.
 
-`paper` runs the equations as printed, trusting every label. `recommended` leaves the gates out (they lost on
-validation), ranks by pooled cosine plus S, weights each pair's positive terms by the probability that it is a
-true match, learned without any labels, and lets caught captions find a better picture (see
-`pmpguard.catching`).
+`paper` runs the equations as printed, trusting every label. `recommended` ranks by pooled cosine plus S and
+weights each pair's positive terms by the probability that it is a true match, learned without any labels (see
+`pmpguard.catching`). Gates (`cga`) and letting caught captions find a better picture (`rematch`) lost on
+validation and are off.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class PmpGuardSettings:
     cga: bool = False
     pnaa: bool = True
     suppress: bool = True
-    rematch: bool = True
+    rematch: bool = False
     form: Literal["symmetric", "joint"] = "symmetric"
     margin: float = 0.5
     awareness_weight: float = 1.0
