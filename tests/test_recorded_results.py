@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pmpguard.evaluation.printed import find_printed
+from pmpguard.methods.registry import find_method
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 FILES = sorted(path for path in RESULTS.iterdir() if path.suffix in (".json", ".jsonl"))
@@ -63,6 +64,45 @@ def test_on_rsicd_catching_keeps_retrieval_above_the_papers_rows_and_all_others_
         for metrics in found["pmpguard"]:
             assert abs(metrics["catch_estimated_rate"] - rate) < 0.03, rate
             assert not rate or metrics["catch_auroc"] > (0.985 if rate < 0.8 else 0.97)
+
+
+def seeds_of(name: str, level: str = "caption") -> dict[tuple[str, float], list[dict[str, Any]]]:
+    """Metrics of all seeds, by method and rate."""
+    found: dict[tuple[str, float], list[dict[str, Any]]] = {}
+    for row in rows_of(RESULTS / f"{name}.jsonl"):
+        if row["level"] == level:
+            found.setdefault((row["method"], row["rate"]), []).append(row["metrics"])
+    return found
+
+
+def test_every_rate_of_rsicd_has_its_oracle_and_up_to_60_percent_is_level_with_it() -> None:
+    found = seeds_of("rsicd-light")
+    for rate in (0.0, 0.2, 0.4, 0.6, 0.8):
+        ours, told = (found[name, rate] for name in ("pmpguard", "oracle"))
+        assert len(ours) == len(told) == 3
+        for measure, behind in (("mr", 0.5), ("val_mr", 0.5)):
+            ahead = mean(each[measure] for each in ours) - mean(each[measure] for each in told)
+            assert (ahead > -behind) if rate < 0.8 else ahead < 0, (rate, measure)
+
+
+def test_what_the_default_is_made_of_wins_on_rsicds_validation() -> None:
+    found = {key: mean(each["val_mr"] for each in rows) for key, rows in seeds_of("rsicd-ablation").items()}
+    assert all(len(rows) == 3 for key, rows in seeds_of("rsicd-ablation").items() if key[0] != "as printed")
+    for rate in (0.0, 0.4, 0.8):
+        for changed in ("with CGA", "w/o PNAA", "w/o suppression", "with rematching", "as printed"):
+            assert found["pmpguard", rate] > found[changed, rate], (changed, rate)
+    default = find_method("pmpguard").read_settings("recommended", {})
+    assert (default.cga, default.pnaa, default.suppress, default.rematch) == (False, True, True, False)
+
+
+def test_whole_exchanged_pictures_are_caught_on_rsicd() -> None:
+    found = seeds_of("rsicd-light", "image")
+    for rate, auroc in ((0.4, 0.98), (0.8, 0.96)):
+        ours, plain = (found[name, rate] for name in ("pmpguard", "infonce"))
+        assert len(ours) == len(plain) == 3
+        assert min(each["mr"] for each in ours) > max(each["mr"] for each in plain) + 5
+        for each in ours:
+            assert each["catch_auroc"] > auroc and abs(each["catch_estimated_rate"] - rate) < 0.03
 
 
 def test_kernels_reach_what_the_documents_say() -> None:
