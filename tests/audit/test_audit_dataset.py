@@ -97,6 +97,30 @@ def test_a_model_judges_directly(tmp_path, scenes, model):
     assert PairTable.from_columns(scenes.arrow).fingerprint == outcome.summary.dataset
 
 
+@pytest.mark.skipif(not has_weights(), reason="needs the extra 'weights'")
+def test_a_quick_audit_trains_nothing_and_finds_wrong_captions(tmp_path):
+    table = write_world(scene_world(100, size=96), tmp_path / "world")
+    dirty = corrupt_pairs(table, 0.375, 0)
+    config = AuditConfig(bootstrap=5, quick=True, crossfit=CrossfitConfig(image_size=96, device="cpu"))
+    outcome = audit_dataset(dirty.table, tmp_path / "out", config)
+    assert "without training" in outcome.summary.model and not (tmp_path / "out/folds").exists()
+    names = set(outcome.rows[0].evidence)
+    assert names >= {"mapped", "said", "shown", "agreement"} and not names & {"score", "words"}
+    p_match = {row.pair_id: row.p_match for row in outcome.rows}
+    found = [p_match[pair] for pair in dirty.table.column("pair_id")]
+    assert roc_auc_score(~dirty.is_noisy, found) > 0.9
+    assert outcome.summary.mismatch_rate == pytest.approx(dirty.is_noisy.mean(), abs=0.1)
+    assert all(bool(row.proposals) == row.flag and not row.words for row in outcome.rows)
+
+
+def test_a_quick_audit_needs_pretrained_encoders_and_no_other_judge(tmp_path, scenes, model):
+    tiny = AuditConfig(crossfit=CrossfitConfig(encoders="tiny"), quick=True)
+    with pytest.raises(ConfigError, match="pretrained encoders"):
+        audit_dataset(scenes, tmp_path / "out", tiny)
+    with pytest.raises(ConfigError, match="quick"):
+        audit_dataset(scenes, tmp_path / "out", AuditConfig(quick=True), model=model)
+
+
 @pytest.mark.slow
 def test_judges_are_trained_for_every_fold_and_not_again(tmp_path, scenes):
     config = AuditConfig(crossfit=QUICK, bootstrap=5)

@@ -71,6 +71,50 @@ def test_images_with_one_caption_are_looked_at_too():
     assert min(found.values()) > 0.94
 
 
+@pytest.mark.parametrize(("images", "per_image", "dim"), [(60, 5, 64), (200, 5, 256), (600, 1, 32)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_pair_vouches_for_itself_by_way_of_others(images, per_image, dim, seed):
+    """Where every caption is wrong, labelled pairs look like simulated ones after all rounds."""
+    generator = torch.Generator().manual_seed(seed)
+    captions, pictures = (torch.randn(n, dim, generator=generator) for n in (images * per_image, images))
+    image_of = torch.arange(images).repeat_interleave(per_image)
+    evidence = embedding_evidence(pictures, captions, image_of, torch.arange(len(image_of)), seed=seed)
+    for name in ("mapped", "said", "shown"):
+        place = evidence.names.index(name)
+        labelled, simulated = evidence.labelled[:, place], evidence.wrong[:, place]
+        told = roc_auc_score(np.repeat([1, 0], [len(labelled), len(simulated)]), [*labelled, *simulated])
+        assert abs(told - 0.5) < 0.06, name
+    found = judge_evidence([evidence], bootstrap=0)
+    assert found.verdicts.mismatch_rate > 0.85
+    assert found.verdicts.flag.mean() > 0.85
+
+
+def test_nearly_all_wrong_is_told_to_be_so():
+    given = world(0.95, images=600)
+    looked = first_look(given.captions, given.images, given.caption_of, given.image_of)
+    evidence = measured_evidence(looked.measures, given.caption_of, given.image_of)
+    rate = judge_evidence([evidence], bootstrap=0).verdicts.mismatch_rate
+    assert rate == pytest.approx(given.wrong.mean(), abs=0.04)
+
+
+def test_copies_in_one_fold_do_not_teach_each_other():
+    """The same picture twice, with the same wrong captions: kept apart from each other, neither vouches."""
+    given = world(0.0, images=300)
+    twice = torch.cat([given.images, given.images[:150]])
+    exchanged = torch.roll(torch.arange(150), 1)  # captions of the first 150, and of their copies, are wrong
+    captions_of = given.caption_of.view(300, 4)
+    caption_of = torch.cat([captions_of[:150][exchanged], captions_of[150:], captions_of[:150][exchanged]])
+    image_of = torch.arange(450).repeat_interleave(4)
+    wrong = (image_of < 150) | (image_of >= 300)
+    together = np.random.default_rng(0).integers(5, size=300)
+    aucs = []
+    for fold_of in (np.concatenate([together, together[:150]]), None):
+        said = first_look(given.captions, twice, caption_of.flatten(), image_of, {}, fold_of=fold_of)
+        answers = said.measures["said"](caption_of.flatten(), image_of, image_of)
+        aucs.append(roc_auc_score(~wrong, answers))
+    assert aucs[0] > aucs[1] + 0.05
+
+
 def test_a_part_asks_by_its_own_numbers():
     given = world(0.3)
     looked = first_look(given.captions, given.images, given.caption_of, given.image_of, rounds=1)

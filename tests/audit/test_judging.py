@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from planted_pairs import planted
@@ -12,11 +13,13 @@ from pmpguard.audit.evidence import judge_evidence
 from pmpguard.audit.judging import (
     judged_by_model,
     mean_largest_cosines,
+    numbers_in,
     unknown_words,
     word_region_measure,
 )
 from pmpguard.audit.proposals import picked_probability, propose_for_rows
 from pmpguard.data.images import load_pair_image
+from pmpguard.data.pairs import PairTable
 from pmpguard.data.scenes import scene_world, write_world
 from pmpguard.model.encoded import Encoded
 from pmpguard.model.retriever import Retriever
@@ -137,3 +140,16 @@ def test_every_pair_gets_the_vectors_of_its_own_caption_and_picture(tmp_path):
     torch.testing.assert_close(part.images[part.image_of], images, rtol=0, atol=1e-5)
     assert [part.texts[code] for code in part.caption_of.tolist()] == [table.captions[row] for row in rows]
     assert torch.pdist(part.captions).min() > 1e-3 and torch.pdist(part.images).min() > 1e-3  # told apart
+
+
+def test_captions_and_images_of_a_part_are_known_by_their_numbers_in_the_table():
+    images = ["u", "u", "v", "w", "w", "v"]
+    captions = ["one", "two", "one", "three", "two", "four"]
+    columns = {"image": images, "caption": captions, "split": ["train"] * 6}
+    table = PairTable.from_columns(pa.table({"pair_id": list("abcdef"), **columns}))
+    rows = np.array([4, 5, 2])
+    part = table.take(rows)
+    of_captions, of_images = numbers_in(table, part, rows)
+    for place, row in enumerate(rows):
+        assert of_captions[part.caption_codes[place]] == table.caption_codes[row]
+        assert of_images[part.image_codes[place]] == table.image_codes[row]

@@ -22,6 +22,7 @@ from pmpguard.audit.crossfit import CrossfitConfig, fold_judges
 from pmpguard.audit.embeddings import embedding_evidence, unit_rows
 from pmpguard.audit.issues_file import ISSUES, PAIRS, SUMMARY, write_issues, write_summary
 from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_parts, judged_by_model, unknown_words
+from pmpguard.audit.quick import judged_quickly
 from pmpguard.audit.report import write_report
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import AuditRow, AuditSummary
@@ -50,6 +51,7 @@ class AuditConfig:
         heat_maps: so many of the most suspicious pairs keep where each word is found in the picture.
         bootstrap: resamples for the interval of the mismatch rate.
         crossfit: how judges are trained where no model is given.
+        quick: train no judges; pretrained encoders tell what they know.
     """
 
     splits: tuple[str, ...] | None = None
@@ -57,6 +59,7 @@ class AuditConfig:
     heat_maps: int = 2000
     bootstrap: int = 100
     crossfit: CrossfitConfig = field(default_factory=CrossfitConfig)
+    quick: bool = False
 
     def __post_init__(self) -> None:
         for name in ("proposals", "heat_maps", "bootstrap"):
@@ -104,6 +107,8 @@ def audit_dataset(
     config = config or AuditConfig()
     if model is not None and embeddings is not None:
         raise ConfigError("a model and embeddings were given", fix="give one of the two")
+    if config.quick and (model is not None or embeddings is not None):
+        raise ConfigError("quick: neither a model nor embeddings train judges", fix="leave --quick out")
     check_report_folder(out)
     chosen = choose_splits(table, config.splits)
     # before the pictures, which take long: a wrong path is told at once
@@ -130,8 +135,12 @@ def audit_dataset(
             tell(f"judging {len(judged):,} pairs of {len(judged.first_rows):,} images")
             parts, name = judged_by_given(judged, retriever, config, warnings), f"model in {model}"
         else:
-            copies = () if looked is None else looked.copies
-            parts, name = judged_by_folds(judged, out, config, copies, warnings, tell)
+            copies = image_sets(judged, () if looked is None else looked.copies)
+            if config.quick:
+                tell(f"looking at {len(judged):,} pairs with pretrained encoders")
+                parts, name = judged_by_encoders(judged, config, copies, warnings)
+            else:
+                parts, name = judged_by_folds(judged, out, config, copies, warnings, tell)
         tell(f"weighing the evidence on {len(judged):,} pairs")
         rows, audit = judge_parts(
             judged, parts, proposals=config.proposals, heat_maps=config.heat_maps,
@@ -216,20 +225,24 @@ def duplicate_pairs(table: PairTable) -> int:
     return len(table) - len(np.unique(keys, axis=0))
 
 
+def image_sets(table: PairTable, copies: Sequence[Sequence[str]]) -> list[list[int]]:
+    """Sets of image codes that show the same, from sets of image ids, of which the table may lack some."""
+    code_of = dict(zip(table.column("image_id"), table.image_codes.tolist(), strict=True))
+    sets = [[code_of[image] for image in members if image in code_of] for members in copies]
+    return [members for members in sets if len(members) > 1]
+
+
 def judged_by_folds(
     table: PairTable,
     out: Path,
     config: AuditConfig,
-    copies: Sequence[Sequence[str]],
+    copies: Sequence[Sequence[int]],
     warnings: list[str],
     tell: Callable[[str], None] = log.info,
 ) -> tuple[list[JudgedPart], str]:
     """Train a judge for every fold and let it judge."""
-    code_of = dict(zip(table.column("image_id"), table.image_codes.tolist(), strict=True))
-    sets = [[code_of[image] for image in members if image in code_of] for members in copies]
-    sets = [members for members in sets if len(members) > 1]
     parts: list[JudgedPart] = []
-    for judge in fold_judges(table, out / "folds", config.crossfit, sets, tell=tell):
+    for judge in fold_judges(table, out / "folds", config.crossfit, copies, tell=tell):
         if not parts:
             warnings += language_warnings(judge.retriever, table)
         seen = judge.rows, judge.pictures, judge.looked
@@ -237,6 +250,16 @@ def judged_by_folds(
     model = judge.retriever.config
     warnings += few_images_warnings(len(table.first_rows), model.vision == "tiny")
     return parts, f"{len(parts)} models trained on the dataset itself, {model.vision} + {model.text}"
+
+
+def judged_by_encoders(
+    table: PairTable, config: AuditConfig, copies: Sequence[Sequence[int]], warnings: list[str]
+) -> tuple[list[JudgedPart], str]:
+    """Judge by what pretrained encoders know, without training."""
+    part, retriever = judged_quickly(table, config.crossfit, copies)
+    warnings += language_warnings(retriever, table)
+    model = retriever.config
+    return [part], f"what pretrained encoders know, {model.vision} + {model.text}, without training"
 
 
 def judged_by_given(

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from pmpguard.audit.first_look import FirstLook, first_look
+from pmpguard.audit.first_look import FOLDS, FirstLook, first_look
 from pmpguard.audit.folds import Codes, split_images, training_images
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.pairs import PairTable, image_label_codes
@@ -134,21 +134,27 @@ def fold_judges(
         seen: PictureSource = SomePictures(pictures, codes)
         if can_cache(retriever, settings.augmentation):
             seen = cache_pictures(retriever, seen, settings.batch_size, device, settings.precision)
-            looked = looked or _looked(table, pictures, retriever, settings, device)
+            looked = looked or _looked(table, pictures, copies, retriever, settings, device)
         yield FoldJudge(retriever, rows, seen, looked)
 
 
 def _looked(
-    table: PairTable, pictures: Pictures, retriever: Retriever, settings: TrainConfig, device: torch.device
+    table: PairTable,
+    pictures: Pictures,
+    copies: Sequence[Sequence[int]],
+    retriever: Retriever,
+    settings: TrainConfig,
+    device: torch.device,
 ) -> FirstLook:
     """At the whole table, as the frozen encoders see it."""
     whole = Split.open(table, pictures, retriever, settings, device)
-    captions, images = whole.pooled_tokens(retriever, settings, device, World())
+    tokens = whole.pooled_tokens(retriever, settings, device, World())
     caption_of, image_of = (
         torch.from_numpy(codes).to(device) for codes in (table.caption_codes, table.image_codes)
     )
     labels = image_label_codes(table)
-    return first_look(captions, images, caption_of, image_of, image_labels=labels, seed=settings.seed)
+    fold_of = split_images(len(table.first_rows), FOLDS, settings.seed, copies)
+    return first_look(*tokens, caption_of, image_of, image_labels=labels, fold_of=fold_of, seed=settings.seed)
 
 
 def of_images(table: PairTable, codes: Codes) -> PairTable:

@@ -72,29 +72,38 @@ def measured_evidence(
     seed: int = 0,
 ) -> PairEvidence:
     """What `measures` say of the labelled pairs (N,) and of deliberately wrong ones."""
-    pairs = pair_numbers(caption_of, image_of)
-    device = image_of.device
-    drawn = draw_wrong_pairs(*pairs, mismatched_count, seed, image_labels)
-    wrong_captions, wrong_images = (torch.from_numpy(numbers).to(device) for numbers in drawn)  # (M,)
-    draws = torch.from_numpy(np.random.default_rng([seed, 2]).random(len(wrong_images)))
-    places = rows_of_images(image_of, wrong_images, draws)  # (M,) whose place the wrong caption takes
-    wrong_parts = _measured(measures, wrong_captions, wrong_images, places)  # (M, K)
+    drawn = drawn_wrong(caption_of, image_of, image_labels, mismatched_count, seed)
+    wrong_parts = measured(measures, *drawn)  # (M, K)
     centre, scale = wrong_parts.mean(0), wrong_parts.std(0)
     scale = np.where(scale > 1e-12, scale, 1.0)
 
     def measure(some_captions: Tensor, some_images: Tensor, left_out: Tensor) -> Array:
-        found: Array = (_measured(measures, some_captions, some_images, left_out) - centre) / scale
+        found: Array = (measured(measures, some_captions, some_images, left_out) - centre) / scale
         return found
 
-    own_rows = torch.arange(len(caption_of), device=device)
+    own_rows = torch.arange(len(caption_of), device=image_of.device)
     return PairEvidence(
         tuple(measures),
         measure(caption_of, image_of, own_rows),
         (wrong_parts - centre) / scale,
-        *pairs,
-        drawn,
+        *pair_numbers(caption_of, image_of),
+        pair_numbers(*drawn[:2]),
         measure,
     )
+
+
+def drawn_wrong(
+    caption_of: Tensor,
+    image_of: Tensor,
+    image_labels: npt.NDArray[Any] | None = None,
+    count: int | None = None,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Captions and images (M,) of deliberately wrong pairs, and the rows (M,) whose place they take."""
+    drawn = draw_wrong_pairs(*pair_numbers(caption_of, image_of), count, seed, image_labels)
+    captions, images = (torch.from_numpy(numbers).to(image_of.device) for numbers in drawn)
+    draws = torch.from_numpy(np.random.default_rng([seed, 2]).random(len(images)))
+    return captions, images, rows_of_images(image_of, images, draws)
 
 
 def agreement_measure(said: Tensor, caption_of: Tensor, image_of: Tensor) -> Measure | None:
@@ -113,8 +122,10 @@ def agreement_measure(said: Tensor, caption_of: Tensor, image_of: Tensor) -> Mea
     return agree
 
 
-def _measured(measures: Mapping[str, Measure], captions: Tensor, images: Tensor, left_out: Tensor) -> Array:
+def measured(measures: Mapping[str, Measure], captions: Tensor, images: Tensor, left_out: Tensor) -> Array:
     """(P, K) raw parts, some pairs at a time."""
+    if not measures:
+        return np.empty((len(captions), 0))
     parts = [
         torch.stack([measure(*some).double() for measure in measures.values()], dim=1).cpu().numpy()
         for some in zip(*(torch.split(x, CHUNK) for x in (captions, images, left_out)), strict=True)
@@ -164,7 +175,8 @@ def judge_evidence(
     combined, mismatched = discriminant(labelled[:, used]), discriminant(wrong[:, used])
     measured = verdicts = audit_scores(combined, mismatched, bootstrap=bootstrap, seed=seed)
     judge = _judge(discriminant, measured.mixture, counted)
-    alike = evidences[0].alike if len({id(evidence.alike) for evidence in evidences}) == 1 else None
+    shared = len({id(evidence.alike) for evidence in evidences}) == 1
+    alike = evidences[0].alike if shared and (strings is not None or len(evidences) == 1) else None
     rivals = None if together else _rivals(combined, measured.p_match, pairs, wrong_pairs, alike, seed)
     if rivals is not None:
         labelled, wrong = (np.column_stack(both) for both in ((labelled, rivals[0]), (wrong, rivals[1])))

@@ -73,14 +73,14 @@ def judged_by_model(
     images = Encoded.cat(encoded).to(dtype=torch.float32)
     caption_of, image_of = (torch.from_numpy(x).to(device) for x in (part.caption_codes, part.image_codes))
     labels = image_label_codes(part)
-    numbers = numbers_in(table, rows)
+    numbers = numbers_in(table, part, rows)
     more = {WORDS: word_region_measure(captions, images, seed)} if "S" in retriever.config.ranking else {}
     of_part = None if looked is None else looked.of_part(*(torch.from_numpy(x).to(device) for x in numbers))
     evidence = embedding_evidence(
         images.pooled, captions.pooled, image_of, caption_of,
         image_labels=labels, looked=of_part, more=more, seed=seed,
     )  # fmt: skip
-    if looked is None and len(rows) < len(table):  # it numbered captions that other parts number differently
+    if looked is None and (numbers[0] != np.arange(len(texts))).any():  # others number captions differently
         evidence = replace(evidence, alike=None)
     spans = [word_spans(retriever.tokenizer, text, retriever.config.max_words) for text in texts]
     words = WordList.of(part.captions, [spans[code] for code in part.caption_codes])
@@ -92,9 +92,8 @@ def judged_by_model(
     )  # fmt: skip
 
 
-def numbers_in(table: PairTable, rows: Rows) -> tuple[Rows, Rows]:
-    """Which numbers the captions (C,) and the images (I,) of some rows have in the whole table."""
-    part = table.take(rows)
+def numbers_in(table: PairTable, part: PairTable, rows: Rows) -> tuple[Rows, Rows]:
+    """Which numbers the captions (C,) and the images (I,) of a part, some rows, have in the whole table."""
     codes = ((part.caption_codes, table.caption_codes), (part.image_codes, table.image_codes))
     captions, images = (whole[rows[np.unique(own, return_index=True)[1]]] for own, whole in codes)
     return captions, images

@@ -8,6 +8,7 @@ that were exchanged along with it vouch for it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import add
 
@@ -23,6 +24,7 @@ FOLDS = 5
 RIDGE = 1.0  # times the mean square of the features
 MOST_FEATURES = 256
 CHUNK = 65_536
+Ask = Callable[[Tensor, Tensor], Tensor]  # captions (Q,) and images (Q,), by number -> (Q,)
 
 
 @torch.no_grad()
@@ -44,39 +46,46 @@ def spread(vectors: Tensor, most: int = MOST_FEATURES) -> Tensor:
     return normalize(vectors @ scaled.to(vectors), dim=1)
 
 
-class Maps:
-    """How like an image a caption is once mapped, by the map that has seen no pair of that image.
+class Map:
+    """How like an image a caption is once it is mapped; standardised by caption and by image.
 
-    captions (C, k) and images (I, l) are unit vectors of two spaces; trust (N,) of the pairs is in [0, 1].
-
-    A caption that is asked about with another image than its own may have taught the map that answers, with
-    the image it is labelled with; one asked about with its own has not, unless it stands on other images,
-    too. One pair of thousands, it matters little.
+    captions (C, k) and images (I, l) are unit vectors of two spaces, `learned` (k, l).
     """
 
     @torch.no_grad()
-    def __init__(
-        self, captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, trust: Tensor, seed: int
-    ) -> None:
-        draws = np.random.default_rng([seed, 4]).integers(FOLDS, size=len(images))
-        self.fold_of = torch.from_numpy(draws).to(image_of.device)  # (I,)
-        self.captions, self.images = captions, images
-        self.maps = _maps(captions, images, caption_of, image_of, trust, self.fold_of[image_of])
-        self.statistics = [pooled_statistics(normalize(captions @ each, dim=1), images) for each in self.maps]
+    def __init__(self, captions: Tensor, images: Tensor, learned: Tensor) -> None:
+        self.captions, self.images, self.learned = captions, images, learned
+        self.statistics = pooled_statistics(normalize(captions @ learned, dim=1), images)
 
     @torch.no_grad()
     def __call__(self, captions: Tensor, images: Tensor) -> Tensor:
-        """(Q,): cosines of the pairs, standardised by caption and by image."""
-        found = self.captions.new_zeros(len(captions))
-        folds = self.fold_of[images]
-        for fold, (learned, statistics) in enumerate(zip(self.maps, self.statistics, strict=True)):
-            asked = (folds == fold).nonzero()[:, 0]
-            for some in torch.split(asked, CHUNK):
-                of_caption, of_image = captions[some], images[some]
-                pictured = normalize(self.captions[of_caption] @ learned, dim=1)  # (Q', l)
-                cosines = (pictured * self.images[of_image]).sum(1)
-                found[some] = statistics.standardise(cosines, of_caption, of_image)
+        """(Q,) of pairs of a caption and an image, by number."""
+        found = [
+            self._of(*some)
+            for some in zip(torch.split(captions, CHUNK), torch.split(images, CHUNK), strict=True)
+        ]
+        return torch.cat(found)
+
+    def _of(self, captions: Tensor, images: Tensor) -> Tensor:
+        pictured = normalize(self.captions[captions] @ self.learned, dim=1)  # (Q, l)
+        return self.statistics.standardise((pictured * self.images[images]).sum(1), captions, images)
+
+
+def by_fold(fold_of: Tensor, asked: Sequence[Callable[..., Tensor]]) -> Callable[..., Tensor]:
+    """Of every pair what the one of `asked` says that is for its image's fold; fold_of (I,).
+
+    Each takes captions (Q,) and images (Q,), and maybe more (Q,), and answers (Q,).
+    """
+
+    def ask(captions: Tensor, images: Tensor, *more: Tensor) -> Tensor:
+        folds = fold_of[images]
+        found = torch.zeros(len(images), device=images.device)
+        for fold, each in enumerate(asked):
+            some = (folds == fold).nonzero()[:, 0]
+            found[some] = each(*(numbers[some] for numbers in (captions, images, *more)))
         return found
+
+    return ask
 
 
 def mapped_part(
@@ -89,8 +98,32 @@ def mapped_part(
     seed: int,
 ) -> Part:
     """How like its image each caption is once mapped, of labelled pairs (N,) and wrong ones (M,)."""
-    maps = Maps(captions, images, caption_of, image_of, trust, seed)
-    return Part(maps(caption_of, image_of), maps(wrong.captions, wrong.images))
+    ask = crossfit_map(captions, images, caption_of, image_of, trust, seed)
+    return Part(ask(caption_of, image_of), ask(wrong.captions, wrong.images))
+
+
+@torch.no_grad()
+def crossfit_map(
+    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, trust: Tensor, seed: int
+) -> Ask:
+    """Of every pair what a map says that has seen no pair of its image; trust (N,) of the pairs in [0, 1].
+
+    A wrong pair's caption may have taught the map that judges it, with the picture it is labelled with; the
+    one of a labelled pair has not, unless it stands on other pictures, too. One pair of thousands, it matters
+    little.
+    """
+    draws = np.random.default_rng([seed, 4]).integers(FOLDS, size=len(images))
+    fold_of = torch.from_numpy(draws).to(image_of.device)  # (I,)
+    maps = _maps(captions, images, caption_of, image_of, trust, fold_of[image_of])
+    return by_fold(fold_of, [Map(captions, images, each) for each in maps])
+
+
+@torch.no_grad()
+def learned_map(
+    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, trust: Tensor
+) -> Tensor:
+    """(k, l): takes captions nearest to their images, over all pairs, each as it is trusted."""
+    return _solved(*_products(captions, images, caption_of, image_of, trust))
 
 
 def _maps(
@@ -100,14 +133,23 @@ def _maps(
     products = []
     for fold in range(FOLDS):
         rows = folds == fold
-        given = captions[caption_of[rows]]  # (R, k)
-        weighted = given * trust[rows, None].to(given)
-        products.append((weighted.T @ given, weighted.T @ images[image_of[rows]]))
+        products.append(_products(captions, images, caption_of[rows], image_of[rows], trust[rows]))
     squares, crossed = (reduce(add, each) for each in zip(*products, strict=True))
-    found = []
-    for own_squares, own_crossed in products:
-        rest = squares - own_squares
-        ridge = (RIDGE * rest.diagonal().mean()).clamp(min=1e-6)
-        rest = rest + ridge * torch.eye(len(rest), dtype=rest.dtype, device=rest.device)
-        found.append(torch.linalg.solve(rest, crossed - own_crossed))
+    return [_solved(squares - own, crossed - own_crossed) for own, own_crossed in products]
+
+
+def _products(
+    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, trust: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Sums over pairs, each as it is trusted: captions with captions (k, k) and with images (k, l)."""
+    given = captions[caption_of]  # (R, k)
+    weighted = given * trust[:, None].to(given)
+    return weighted.T @ given, weighted.T @ images[image_of]
+
+
+def _solved(squares: Tensor, crossed: Tensor) -> Tensor:
+    """(k, l): ridge regression from its sums."""
+    ridge = (RIDGE * squares.diagonal().mean()).clamp(min=1e-6)
+    evened = squares + ridge * torch.eye(len(squares), dtype=squares.dtype, device=squares.device)
+    found: Tensor = torch.linalg.solve(evened, crossed)
     return found

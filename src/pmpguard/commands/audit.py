@@ -92,6 +92,7 @@ def audit(
     proposals: int = 3,
     heat_maps: int = 2000,
     bootstrap: int = 100,
+    quick: bool = False,
     crossfit: CrossfitConfig = USUAL,
 ) -> AuditReport | AuditStopped:
     """Judge every pair of a dataset and write a report to review: wrong captions, and better ones.
@@ -112,10 +113,11 @@ def audit(
         proposals: how many better captions to name for each pair judged wrong
         heat_maps: for how many of the most suspicious pairs to keep where each word is found
         bootstrap: resamples for the interval of the mismatch rate, 0 for none
+        quick: train no judges: pretrained encoders tell what they know. No words are judged
         crossfit: how judges are trained, where neither a model nor embeddings are given
     """
     chosen = None if splits is None else tuple(name.strip() for name in splits.split(",") if name.strip())
-    config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit)
+    config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit, quick)
     check_report_folder(out, dataset)
     if model is None and embeddings is None and holds_embeddings_only(dataset):
         tell(f"{dataset}: a folder of embeddings, judged by them (--embeddings {dataset})")

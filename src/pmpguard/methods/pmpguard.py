@@ -30,7 +30,7 @@ GATED_CHUNK = 64  # captions and pictures gated at once: every pair has gated fr
 
 
 class PmpGuard(CatchingMethod):
-    """The paper's objective L_IA + lambda L_PA with catching, suppressing and rematching around it."""
+    """The paper's objective L_IA + lambda L_PA with catching, suppressing and, if asked, rematching."""
 
     name = "pmpguard"
     Settings = PmpGuardSettings
