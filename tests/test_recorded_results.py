@@ -41,6 +41,17 @@ def test_wrong_captions_are_found_better_than_by_what_is_usual_at_every_rate() -
                 assert ours[measure] > systems[name][measure], (rate, name, measure)
 
 
+def test_a_quick_audit_finds_wrong_captions_as_well_as_trained_judges_did() -> None:
+    (found,) = rows_of(RESULTS / "audit_quick_rsicd.json")
+    (judges,) = rows_of(RESULTS / "audit_detection_rsicd.json")
+    assert all(found[name] == judges[name] for name in ("dataset", "images", "pairs", "seed"))
+    for case in found["cases"]:
+        assert abs(case["estimated_rate"] - case["rate"]) < (0.03 if case["level"] == "caption" else 0.05)
+        if case["level"] == "caption" and case["rate"]:
+            ours = judges["rates"][str(case["rate"])]["ours"]
+            assert case["auroc"] > ours["auroc"] and case["average_precision"] > ours["average_precision"]
+
+
 def test_on_rsicd_catching_keeps_retrieval_above_the_papers_rows_and_all_others_at_every_rate() -> None:
     rows = [row for row in rows_of(RESULTS / "rsicd-light.jsonl") if row["level"] == "caption"]
     others = {row["method"] for row in rows} - {"pmpguard", "oracle"}
