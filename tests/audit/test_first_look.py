@@ -89,6 +89,15 @@ def test_no_pair_vouches_for_itself_by_way_of_others(images, per_image, dim, see
     assert found.verdicts.flag.mean() > 0.85
 
 
+@pytest.mark.parametrize("images", [2, 3, 4, 7])
+@pytest.mark.parametrize("per_image", [1, 3])
+def test_a_handful_of_images_is_judged(images, per_image):
+    given = world(0.0, images=images, per_image=per_image)
+    evidence = embedding_evidence(given.images[:, :24], given.captions, given.image_of, given.caption_of)
+    assert np.isfinite(evidence.labelled).all() and np.isfinite(evidence.wrong).all()
+    assert len(judge_evidence([evidence], bootstrap=0).verdicts.p_match) == images * per_image
+
+
 def test_nearly_all_wrong_is_told_to_be_so():
     given = world(0.95, images=600)
     looked = first_look(given.captions, given.images, given.caption_of, given.image_of)
