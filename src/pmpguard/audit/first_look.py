@@ -31,13 +31,14 @@ from pmpguard.audit.evidence import (
     judge_evidence,
     measured,
 )
-from pmpguard.catching.evidence import pair_numbers
+from pmpguard.catching.evidence import MISMATCHED_AT_LEAST, pair_numbers
 from pmpguard.catching.mapping import Ask, Map, by_fold, crossfit_map, learned_map, spread
 from pmpguard.catching.neighbours import centred
 from pmpguard.catching.surroundings import Side, Voices, find_surroundings
 
 FOLDS = 5
 ROUNDS = 3
+FEWEST_WRONG = 2000  # pairs to compare with
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,9 @@ def first_look(
         agree = agreement_measure(centred(captions), caption_of, image_of)
         known = {} if agree is None else {AGREEMENT: agree}
     pairs = caption_of, image_of
-    wrong = drawn_wrong(*pairs, image_labels, seed=seed)  # (M,) each
+    few = 4 * len(caption_of) < MISMATCHED_AT_LEAST  # rounds over few pairs need no smoother density
+    count = max(4 * len(caption_of), FEWEST_WRONG) if few else None
+    wrong = drawn_wrong(*pairs, image_labels, count, seed)  # (M,) each
     rows = torch.arange(len(caption_of), device=image_of.device)
     told = measured(known, *pairs, rows), measured(known, *wrong)  # (N, K), (M, K)
 

@@ -79,10 +79,15 @@ def by_fold(fold_of: Tensor, asked: Sequence[Callable[..., Tensor]]) -> Callable
 
     def ask(captions: Tensor, images: Tensor, *more: Tensor) -> Tensor:
         folds = fold_of[images]
-        found = torch.zeros(len(images), device=images.device)
-        for fold, each in enumerate(asked):
-            some = (folds == fold).nonzero()[:, 0]
-            found[some] = each(*(numbers[some] for numbers in (captions, images, *more)))
+        places = [(folds == fold).nonzero()[:, 0] for fold in range(len(asked))]
+        answers = torch.cat(
+            [
+                each(*(numbers[some] for numbers in (captions, images, *more)))
+                for some, each in zip(places, asked, strict=True)
+            ]
+        )
+        found = torch.empty_like(answers)
+        found[torch.cat(places)] = answers
         return found
 
     return ask
