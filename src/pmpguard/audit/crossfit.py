@@ -134,20 +134,17 @@ def fold_judges(
         seen: PictureSource = SomePictures(pictures, codes)
         if can_cache(retriever, settings.augmentation):
             seen = cache_pictures(retriever, seen, settings.batch_size, device, settings.precision)
-            looked = looked or _looked(table, pictures, copies, retriever, settings, device)
+            if looked is None:
+                whole = Split.open(table, pictures, retriever, settings, device)
+                looked = look_at_table(whole, retriever, settings, copies)
         yield FoldJudge(retriever, rows, seen, looked)
 
 
-def _looked(
-    table: PairTable,
-    pictures: Pictures,
-    copies: Sequence[Sequence[int]],
-    retriever: Retriever,
-    settings: TrainConfig,
-    device: torch.device,
+def look_at_table(
+    whole: Split, retriever: Retriever, settings: TrainConfig, copies: Sequence[Sequence[int]]
 ) -> FirstLook:
-    """At the whole table, as the frozen encoders see it."""
-    whole = Split.open(table, pictures, retriever, settings, device)
+    """What frozen encoders know of a whole table; pictures of `copies` do not judge each other."""
+    table, device = whole.table, retriever.device
     tokens = whole.pooled_tokens(retriever, settings, device, World())
     caption_of, image_of = (
         torch.from_numpy(codes).to(device) for codes in (table.caption_codes, table.image_codes)

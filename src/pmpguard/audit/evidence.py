@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.audit.scores import Array, ScoreAudit, audit_scores, verdicts_of
-from pmpguard.catching.agreement import agreement, rows_of_images, wrong_together
+from pmpguard.catching.agreement import WITNESSES, agreement, rows_of_images, wrong_together
 from pmpguard.catching.discriminant import Discriminant, refined_discriminant
 from pmpguard.catching.evidence import Numbers, draw_wrong_pairs, pair_numbers
 from pmpguard.catching.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
@@ -28,7 +28,6 @@ from pmpguard.catching.surroundings import Side
 Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 SCORE, AGREEMENT, NEIGHBOURS, RIVALS = "score", "agreement", "neighbours", "rivals"
 MAPPED, SAID, SHOWN = "mapped", "said", "shown"  # see `first_look.py`
-WITNESSES = (SCORE, SAID, MAPPED)  # of whether captions of one image are wrong together, best first
 CHUNK = 65_536
 
 

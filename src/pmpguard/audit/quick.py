@@ -9,17 +9,14 @@ import numpy as np
 import torch
 from torch.nn.functional import normalize
 
-from pmpguard.audit.crossfit import CrossfitConfig, has_weights, training_settings
+from pmpguard.audit.crossfit import CrossfitConfig, has_weights, look_at_table, training_settings
 from pmpguard.audit.evidence import AGREEMENT, agreement_measure, measured_evidence
-from pmpguard.audit.first_look import FOLDS, first_look
-from pmpguard.audit.folds import split_images
 from pmpguard.audit.judging import JudgedPart, distinct_captions
 from pmpguard.catching.mapping import learned_map
 from pmpguard.catching.neighbours import centred
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.errors import ConfigError
 from pmpguard.model.retriever import Retriever
-from pmpguard.training.distributed import World
 from pmpguard.training.feeding import TokenTable
 from pmpguard.training.loop import pick_device
 from pmpguard.training.pictures import Pictures, open_pictures
@@ -49,14 +46,11 @@ def judged_quickly(
         pictures = open_pictures(table, settings.model.image_size, device)
     # no tokens are kept but pooled ones: large sets would not fit
     whole = Split(table, pictures, TokenTable.of(table, retriever, device))
-    tokens = whole.pooled_tokens(retriever, settings, device, World())
+    looked = look_at_table(whole, retriever, settings, copies)
     caption_of, image_of = (torch.from_numpy(x).to(device) for x in (table.caption_codes, table.image_codes))
-    labels, seed = image_label_codes(table), config.seed
-    fold_of = split_images(len(table.first_rows), FOLDS, seed, copies)
-    looked = first_look(*tokens, caption_of, image_of, image_labels=labels, fold_of=fold_of, seed=seed)
     agree = agreement_measure(centred(looked.captions), caption_of, image_of)
     measures = looked.measures if agree is None else {**looked.measures, AGREEMENT: agree}
-    evidence = measured_evidence(measures, caption_of, image_of, labels, seed=seed)
+    evidence = measured_evidence(measures, caption_of, image_of, image_label_codes(table), seed=config.seed)
     learned = learned_map(looked.captions, looked.images, caption_of, image_of, looked.trust)
     pictured = normalize(looked.captions @ learned, dim=1)  # (C, l)
     rows, numbers = np.arange(len(table)), np.arange(len(pictured))

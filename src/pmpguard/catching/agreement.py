@@ -19,6 +19,7 @@ from torch import Tensor
 Array = npt.NDArray[np.float64]
 CLOSEST = 2
 SURELY_WRONG = 0.1
+WITNESSES = ("score", "said", "mapped")  # kinds of evidence that `wrong_together` may go by, best first
 BUDGET = 32_000_000  # numbers gathered at once
 
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.catching.agreement import wrong_together
+from pmpguard.catching.agreement import WITNESSES, wrong_together
 from pmpguard.catching.discriminant import refined_discriminant, weighted_sum
 from pmpguard.catching.evidence import ScoreStatistics
 from pmpguard.catching.looking import (
@@ -149,7 +149,7 @@ class CatchingMethod(Method):
             mapped = self._remembered("mapped")
             parts |= {} if mapped is None else {"mapped": mapped}
             columns = {name: _arrays(part) for name, part in parts.items()}
-            witness = next(columns[name] for name in ("score", "said", "mapped") if name in columns)
+            witness = next(columns[name] for name in WITNESSES if name in columns)
             agreed = self._remembered("agreement") if several else None
             exchanged = False
             if agreed is not None:
