@@ -31,8 +31,9 @@ from pmpguard.evaluation.detection import measure_detection
 from pmpguard.evaluation.evaluate import encode_gallery, evaluate_scores
 from pmpguard.noise.corrupt import corrupt_pairs
 from pmpguard.training.experiment import PreparedDataset, oracle_data, prepare_dataset
+from pmpguard.training.generations import SECOND, train_generations
 from pmpguard.training.grid import GridConfig, cell_config, merge, read_grid
-from pmpguard.training.loop import TrainingData, pick_device, train
+from pmpguard.training.loop import TrainingData, pick_device
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 ROWS = Path(__file__).parent / "results" / "explore.jsonl"
@@ -65,25 +66,27 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
         return {}
 
     with tempfile.TemporaryDirectory() as folder:
-        trained = train(
+        trained = train_generations(
             config,
             TrainingData(table, pictures, data.gallery("val"), data.table.fingerprint, known=known),
             Path(folder),
             observe=None if chosen.oracle else observe,
         )
-        lines = (Path(folder) / "metrics.jsonl").read_text().splitlines()
-    logged = [json.loads(text) for text in lines]
+        runs = [path for path in (Path(folder), Path(folder) / SECOND) if path.is_dir()]
+        texts = [(path / "metrics.jsonl").read_text().splitlines() for path in runs]
+    logged = [json.loads(text) for lines in texts for text in lines]
     model, gallery = trained.retriever.to(device).eval(), data.gallery("val")
-    texts, images = encode_gallery(model, gallery, 256, device, config.precision)
+    captions, images = encode_gallery(model, gallery, 256, device, config.precision)
     rankings = ["pooled", "S", "pooled+S"] + (["z", "S+z"] if model.config.cross_gated.use else [])
     by_ranking = {
-        name: evaluate_scores(model.score(texts, images, ranking=name), gallery.table).mr  # type: ignore[arg-type]
+        name: evaluate_scores(model.score(captions, images, ranking=name), gallery.table).mr  # type: ignore[arg-type]
         for name in rankings
     }
     rates = [entry["estimated_mismatch_rate"] for entry in logged if "estimated_mismatch_rate" in entry]
     return {
         "val_mr": trained.best_mr,
         "best_epoch": trained.best_epoch,
+        "generation": trained.generation,
         "curve": [round(entry["mr"], 2) for entry in logged if entry["kind"] == "validation"],
         "by_ranking": by_ranking,
         "catch_auroc": looks[-1].get("auroc") if looks else None,

@@ -76,11 +76,12 @@ def train_model(
     except Interrupted as stop:
         return TrainReport(run, {"interrupted": str(stop)}, str(stop), exit_code=130)
     trained = result.trained
+    which = "the second model, " if trained.generation == 2 else ""
     lines = [
         result.test.as_text(),
         *([] if result.detection is None else [describe_catching(result.detection)]),
         *([] if result.rematching is None else [describe_rematching(result.rematching)]),
-        f"selected epoch {trained.best_epoch} on validation (mR {trained.best_mr:.2f}), "
+        f"selected {which}epoch {trained.best_epoch} on validation (mR {trained.best_mr:.2f}), "
         f"{trained.pairs_per_second:,.0f} pairs/s, model in {run / 'model'}",
     ]
     return TrainReport(run, {**result.test.as_dict(), "row": to_dict(result.row)}, "\n".join(lines))

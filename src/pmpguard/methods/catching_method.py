@@ -106,6 +106,13 @@ class CatchingMethod(Method):
         rematched = {"rematched": float(self._rematch(view, statistics, alone))} if rematches else {}
         return {**self._estimate(), **rematched}
 
+    def asks_for_second(self) -> bool:
+        """Whether enough pairs were caught for a second model to learn from them by this one's beliefs."""
+        least = self.settings.second_from
+        return (
+            least is not None and self.p_match is not None and float(self._buffer("estimated_rate")) >= least
+        )
+
     def trust(self, matches: Tensor) -> None:
         self.weight.copy_(matches)
         self.trusted = True

@@ -26,6 +26,15 @@ from pmpguard.model.retriever_config import Ranking, RetrieverConfig
 
 
 @dataclass(frozen=True)
+class Taught:
+    """A batch as a finished model sees it, whose beliefs are worth learning."""
+
+    teacher: Retriever
+    texts: Encoded
+    images: Encoded
+
+
+@dataclass(frozen=True)
 class EncodedBatch:
     """One global batch: T captions and I pictures, every picture once."""
 
@@ -37,6 +46,7 @@ class EncodedBatch:
     rows: Tensor  # (T,) int64: rows of the training table
     epoch: int  # from 0
     longer_than: LongerThan | None = None  # (words, most captions of the T with more); None: unknown
+    taught: Taught | None = None  # where there is a teacher
 
     @cached_property
     def targets(self) -> Tensor:
@@ -104,6 +114,8 @@ class Method(nn.Module):
 
     # Whether `trust` can be told which pairs are right.
     weights_pairs: ClassVar[bool] = False
+    # Whether the losses read `EncodedBatch.taught`.
+    learns_from_teacher: ClassVar[bool] = False
     # (N,) float in [0, 1], set by methods that judge pairs: the detection metric reads it, the loop does not.
     p_match: Tensor | None
     # (N,) int64, set by methods that train a caption with another picture than its label: the code of the
@@ -155,6 +167,10 @@ class Method(nn.Module):
     def trust(self, matches: Tensor) -> None:
         """Train on the pairs that are right (N,) bool and never judge any: for the oracle alone."""
         raise NotImplementedError(f"{self.name} does not weight pairs")
+
+    def asks_for_second(self) -> bool:
+        """Whether, by what a finished run has found, a second model taught by this one is worth its time."""
+        return False
 
     def phase(self, epoch: int) -> int:
         """Epochs of one number compute their losses alike, so that a captured step may be replayed."""

@@ -11,13 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from pmpguard.losses.aggregation import aggregation_terms
 from pmpguard.losses.awareness import Negatives, awareness_terms
+from pmpguard.losses.belief import belief_terms, mean_beliefs
 from pmpguard.losses.complementary import complementary_terms
 from pmpguard.methods.catching_method import CatchingMethod
-from pmpguard.methods.method import EncodedBatch, boundary_progress, pooled_cosines
+from pmpguard.methods.method import EncodedBatch, Taught, boundary_progress, pooled_cosines
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.model.awareness_fused import PRODUCT_DTYPE, awareness_scores_fused
 from pmpguard.model.caption_blocks import LongerThan
@@ -33,6 +35,7 @@ class PmpGuard(CatchingMethod):
     """The paper's objective L_IA + lambda L_PA with catching, suppressing and, if asked, rematching."""
 
     name = "pmpguard"
+    learns_from_teacher = True
     Settings = PmpGuardSettings
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "recommended": {},
@@ -74,7 +77,30 @@ class PmpGuard(CatchingMethod):
         found = {name: share.get(name, 1.0) * term * weights for name, term in terms.items()}
         if self.kept_back is not None:
             found["complementary"] = self._push(batch) * ~self.kept_back[batch.rows]
+        if batch.taught is not None:
+            found |= self._taught(batch, batch.taught, weights, logits)
         return found
+
+    def _taught(
+        self, batch: EncodedBatch, taught: Taught, weights: Tensor, logits: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """(T,) each: pairs learn from a teacher's beliefs as far as their own label is not trusted."""
+        settings, texts, images = self.settings, taught.texts, taught.images
+        with torch.no_grad():
+            scores = [texts.pooled @ images.pooled.T / taught.teacher.temperature]  # (T, I)
+            if settings.pnaa:
+                aware = awareness_scores_fused(
+                    texts.fragments, texts.mask, images.fragments, taught.teacher.boundary.value(train=False),
+                    region_mask=images.mask, product_dtype=PRODUCT_DTYPE, longer_than=batch.longer_than,
+                )  # fmt: skip
+                scores.append(aware / settings.awareness_temperature)
+            beliefs = mean_beliefs(scores)
+            best = weights.new_zeros(len(batch.image_keys))  # (I,)
+            best = best.scatter_reduce(0, batch.image_of, weights, "amax")
+        return {
+            f"taught {name}": settings.teach * belief_terms(each, beliefs, 1 - weights, 1 - best)
+            for name, each in logits.items()
+        }
 
     def _push(self, batch: EncodedBatch) -> Tensor:
         """(T,): what a pair teaches even if it was caught: where it does not belong."""

@@ -39,6 +39,9 @@ class PmpGuardSettings:
         rematch_from: first epoch that trains caught captions with the picture they were rematched to.
         rematch_weight: how strongly, times the proposal's probability.
         rematch_least: smallest probability of a proposal.
+        second_from: share of pairs found wrong from which on a second model is trained, taught by the first:
+            pairs it does not trust learn from what the first believes; None for never.
+        teach: weight of those beliefs.
         ranking: how the trained model ranks.
         attention_scale: W_a at the start, times the identity.
         gate_bias: of the gates at the start.
@@ -66,6 +69,8 @@ class PmpGuardSettings:
     rematch_from: int = 4
     rematch_weight: float = 0.5
     rematch_least: float = 0.9
+    second_from: float | None = None
+    teach: float = 1.0
     ranking: Literal["S", "z", "S+z", "pooled", "pooled+S"] = "pooled+S"
     attention_scale: float = 10.0
     gate_bias: float = 2.0

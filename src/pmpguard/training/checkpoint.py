@@ -41,6 +41,7 @@ class RunIdentity:
     validation: str  # fingerprint of the validation pairs
     noise: str  # fingerprint of the corruption, "" for none
     world_size: int
+    teacher: str = ""  # fingerprint of the model that teaches, "" for none
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def latest_checkpoint(run: Path) -> Path | None:
 def load_checkpoint(directory: Path, identity: RunIdentity) -> tuple[Position, dict[str, dict[str, Tensor]]]:
     """Read a checkpoint after making sure it belongs to this very run."""
     state = read_json(directory / "state.json")
-    difference = first_difference(state["identity"], asdict(identity))
+    difference = first_difference({"teacher": "", **state["identity"]}, asdict(identity))
     if difference:
         raise CheckpointError(
             f"{directory.parent.parent} cannot be resumed: {difference}",

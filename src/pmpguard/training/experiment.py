@@ -27,8 +27,9 @@ from pmpguard.model.retriever_config import Ranking
 from pmpguard.noise.corrupt import Corruption, corrupt_pairs
 from pmpguard.noise.manifest import apply_manifest, save_manifest
 from pmpguard.training.config import TrainConfig
+from pmpguard.training.generations import train_generations
 from pmpguard.training.holding_out import HoldOut, hold_out
-from pmpguard.training.loop import TrainingData, TrainResult, pick_device, train
+from pmpguard.training.loop import TrainingData, TrainResult, pick_device
 from pmpguard.training.pictures import Pictures, ResidentPictures, StreamedPictures, open_pictures
 from pmpguard.training.tracking import current_commit, describe_hardware
 
@@ -184,7 +185,7 @@ def run_experiment(
         found = measure_detection(p_match, is_noisy).as_dict()
         return {f"true_{name}": value for name, value in found.items()}
 
-    trained = train(
+    trained = train_generations(
         config.train,
         TrainingData(
             train_table,
@@ -292,6 +293,7 @@ def row_metrics(
         **test.recall.as_dict(),
         "val_mr": trained.best_mr,
         "best_epoch": float(trained.best_epoch),
+        "generation": float(trained.generation),
         "effective_rate": corruption.effective_rate,
         "pairs_per_second": round(trained.pairs_per_second, 1),
         "train_seconds": round(trained.seconds, 2),

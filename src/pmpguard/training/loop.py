@@ -16,7 +16,7 @@ import torch
 from pmpguard.config import to_dict
 from pmpguard.data.batches import PairSampler
 from pmpguard.data.pairs import PairTable, image_label_codes
-from pmpguard.errors import CheckpointError, DataError
+from pmpguard.errors import CheckpointError, ConfigError, DataError
 from pmpguard.evaluation.evaluate import Gallery, evaluate_scores
 from pmpguard.files import write_json
 from pmpguard.methods.method import Method, TrainingView
@@ -24,6 +24,7 @@ from pmpguard.methods.registry import find_method
 from pmpguard.model.parameter_groups import parameter_groups
 from pmpguard.model.retriever import Retriever
 from pmpguard.training.averaging import AveragedWeights
+from pmpguard.training.cached import weights_mark
 from pmpguard.training.checkpoint import (
     Position,
     RunIdentity,
@@ -68,6 +69,7 @@ class TrainResult:
     seconds: float
     pairs_per_second: float  # over whole epochs, augmentation and catching included, validation not
     steps: int
+    generation: int = 1  # 2: a second model, taught by the first
 
 
 class Interrupted(KeyboardInterrupt):
@@ -116,8 +118,11 @@ def train(
     *,
     resume: bool = True,
     observe: Observer | None = None,
+    teacher: Retriever | None = None,
 ) -> TrainResult:
     """Train to the end, continuing from the newest checkpoint in `run` if there is one.
+
+    A `teacher` sees every batch, too, and the method learns from what it believes.
 
     The weights that validate best become `run/model`. Ctrl-C saves a checkpoint and raises `Interrupted`.
     """
@@ -129,6 +134,10 @@ def train(
     method = build_method(config, len(data.train), data.train.captions).to(device)
     if device.type == "cuda":
         method = method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if teacher is not None:
+        if not method.learns_from_teacher:
+            raise ConfigError(f"{config.method} cannot learn from a teacher")
+        teacher = teacher.to(device).eval()
     if data.known is not None:
         method.trust(torch.from_numpy(data.known))
     broadcast_state(method, world)
@@ -158,8 +167,9 @@ def train(
         )
     steps = config.epochs * steps_per_epoch
     identity = RunIdentity(
-        to_dict(config), data.dataset, data.validation.table.fingerprint, data.noise, world.size
-    )
+        to_dict(config), data.dataset, data.validation.table.fingerprint, data.noise, world.size,
+        teacher="" if teacher is None else weights_mark(teacher),
+    )  # fmt: skip
     position, best, sums = Position(), {}, {}
     checkpoint = latest_checkpoint(run)
     if checkpoint is not None:
@@ -175,7 +185,7 @@ def train(
         write_json(run / "config.json", to_dict(config))
         write_environment(run, device)
     barrier(world)  # all have seen the same checkpoints before one of them writes the next
-    runner = StepRunner(method, optimiser, averaged, config, device, world)
+    runner = StepRunner(method, optimiser, averaged, config, device, world, teacher)
     runner.sums, runner.counted = {name: value.to(device) for name, value in sums.items()}, position.counted
 
     def save(now: Position) -> None:

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from pmpguard.errors import TrainingError
 from pmpguard.evaluation.evaluate import encoder_precision
-from pmpguard.methods.method import EncodedBatch, Method
+from pmpguard.methods.method import EncodedBatch, Method, Taught
+from pmpguard.model.encoded import Encoded
+from pmpguard.model.retriever import Retriever
 from pmpguard.training.averaging import AveragedWeights
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, average_gradients, gather_encoded
@@ -38,9 +40,10 @@ class StepRunner:
         config: TrainConfig,
         device: torch.device,
         world: World,
+        teacher: Retriever | None = None,
     ) -> None:
         self.method, self.optimiser, self.averaged = method, optimiser, averaged
-        self.config, self.device, self.world = config, device, world
+        self.config, self.device, self.world, self.teacher = config, device, world, teacher
         self.parameters = [value for value in method.parameters() if value.requires_grad]
         self.base_rates = [group["lr"] for group in optimiser.param_groups]
         self.sums: dict[str, Tensor] = {}
@@ -104,18 +107,31 @@ class StepRunner:
             pixels = self.method.retriever.normalise(pixels)
             if self.device.type == "cuda":
                 pixels = pixels.contiguous(memory_format=torch.channels_last)
-        with encoder_precision(self.device, self.config.precision):
-            images = images_of(self.method.retriever, pixels)
-            texts = batch.words.encode(self.method.retriever).chosen(batch.caption_of)
+        texts, images = self._seen_by(self.method.retriever, batch, pixels)
+        taught = None
+        if self.teacher is not None:
+            with torch.no_grad():
+                taught = Taught(self.teacher, *self._seen_by(self.teacher, batch, pixels))
         return EncodedBatch(
-            gather_encoded(texts.to(dtype=torch.float32), len(batch.rows), self.world),
-            gather_encoded(images.to(dtype=torch.float32), len(batch.image_keys), self.world),
+            texts,
+            images,
             batch.image_of,
             batch.image_keys,
             batch.caption_keys,
             batch.rows,
             epoch,
             batch.longer_than,
+            taught,
+        )
+
+    def _seen_by(self, model: Retriever, batch: StepTensors, pixels: Tensor) -> tuple[Encoded, Encoded]:
+        """The global batch's captions and pictures as this model encodes them."""
+        with encoder_precision(self.device, self.config.precision):
+            images = images_of(model, pixels)
+            texts = batch.words.encode(model).chosen(batch.caption_of)
+        return (
+            gather_encoded(texts.to(dtype=torch.float32), len(batch.rows), self.world),
+            gather_encoded(images.to(dtype=torch.float32), len(batch.image_keys), self.world),
         )
 
     def _remember(self, reported: dict[str, Tensor], step: int) -> None:

@@ -1,0 +1,42 @@
+"""A model, and where that pays a second one that it teaches.
+
+Where most captions are wrong, few pairs are left to learn from, and a model soon knows them by heart. A
+second one, trained from the start with other random draws, is told of every pair that it does not trust what
+the first believes. `Method.asks_for_second` decides whether; validation decides which of the two is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.distributed import World, barrier
+from pmpguard.training.loop import Observer, TrainingData, TrainResult, train
+
+SECOND = "second"  # folder of the second model's run, inside that of the first
+OTHER_DRAWS = 1000  # added to the seed
+log = logging.getLogger("pmpguard")
+
+
+def train_generations(
+    config: TrainConfig, data: TrainingData, run: Path, *, observe: Observer | None = None
+) -> TrainResult:
+    """As `train`, continuing what is in `run`; with a second model if the method asks for one.
+
+    `run/model` is then the better of the two on validation, and the verdicts are its own.
+    """
+    first = train(config, data, run, observe=observe)
+    if not first.method.asks_for_second():
+        return first
+    log.info("a second model is trained, taught by the first (validation mR %.2f)", first.best_mr)
+    again = replace(config, seed=config.seed + OTHER_DRAWS)
+    second = train(again, data, run / SECOND, observe=observe, teacher=first.retriever)
+    seconds = first.seconds + second.seconds
+    if second.best_mr <= first.best_mr:
+        return replace(first, seconds=seconds)
+    if World.current().is_main:
+        second.retriever.save(run / "model")
+    barrier(World.current())
+    return replace(second, seconds=seconds, generation=2)
