@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from test_simple_methods import batch, build
 from torch.overrides import TorchFunctionMode
 
+from pmpguard.methods.method import Taught
 from pmpguard.methods.registry import BUILT_IN, find_method
 from pmpguard.model import awareness_fused
 
@@ -37,3 +39,12 @@ def test_losses_neither_bring_nor_fetch_numbers(
     with NoNumbersFromTheHost():
         terms = method.losses(batch(epoch=epoch))
     assert terms
+
+
+def test_nor_does_learning_from_a_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(awareness_fused, "fits_packing", lambda *_: False)
+    method, given, seen = build("pmpguard").train(), batch(), batch(seed=1)
+    taught = Taught(build("pmpguard").retriever, seen.texts, seen.images)
+    with NoNumbersFromTheHost():
+        terms = method.losses(replace(given, taught=taught))
+    assert {"taught pooled", "taught awareness"} < terms.keys()

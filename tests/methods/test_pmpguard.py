@@ -15,7 +15,7 @@ from pmpguard.catching.rivals import rival_part
 from pmpguard.losses.awareness import awareness_terms
 from pmpguard.methods import catching_method, pmpguard
 from pmpguard.methods.catching_method import EVIDENCE, planned_visits
-from pmpguard.methods.method import TrainingView
+from pmpguard.methods.method import Taught, TrainingView
 from pmpguard.methods.pmpguard import PmpGuard, PmpGuardSettings
 from pmpguard.model.awareness_attention import awareness_scores
 from pmpguard.model.encoded import Encoded
@@ -328,3 +328,43 @@ def test_a_pair_of_weight_zero_gets_no_pull() -> None:
     assert isinstance(method, PmpGuard)
     method.weight[given.rows[0]] = 0
     assert float(method.losses(given)["pooled"][0].detach()) == 0
+
+
+def test_pairs_learn_from_a_teacher_as_far_as_they_are_not_trusted() -> None:
+    given, seen = batch(captions=9, images=5), batch(captions=9, images=5, seed=1)
+    teacher = build("pmpguard").retriever
+    method = build("pmpguard", teach=2.0)
+    assert isinstance(method, PmpGuard)
+    taught = replace(given, taught=Taught(teacher, seen.texts, seen.images))
+    method.weight.fill_(1.0)
+    for name, term in method.losses(taught).items():
+        if name.startswith("taught"):
+            assert (term == 0).all()
+    method.weight.fill_(0.25)
+    method.weight[int(given.rows[0])] = 0.75
+    rows = [
+        seen.texts.pooled @ seen.images.pooled.T / teacher.temperature,
+        awareness_scores(
+            seen.texts.fragments, seen.texts.mask, seen.images.fragments, teacher.boundary.value(train=False),
+            region_mask=seen.images.mask,
+        )
+        / method.settings.awareness_temperature,
+    ]  # fmt: skip
+    logits = given.texts.pooled @ given.images.pooled.T / method.temperature
+    believed = sum(each.softmax(1) for each in rows) / 2
+    shown = sum(each.softmax(0) for each in rows) / 2
+    caption = -(believed * logits.log_softmax(1)).sum(1) * torch.tensor([0.25] + [0.75] * 8)
+    picture = -(shown * logits.log_softmax(0)).sum(0) * torch.tensor(
+        [0.25 if v == int(given.image_of[0]) else 0.75 for v in range(5)]
+    )
+    found = method.losses(taught)["taught pooled"]
+    torch.testing.assert_close(found, 2.0 * (caption + picture.mean()) / 2, rtol=1e-4, atol=1e-4)
+
+
+def test_a_second_model_is_asked_for_from_the_given_share_on() -> None:
+    for least, estimated, expected in ((None, 0.9, False), (0.5, 0.49, False), (0.5, 0.5, True)):
+        method = guard(second_from=least)
+        assert not method.asks_for_second()  # nothing is estimated yet, and nothing is found wrong
+        method._buffer("estimated_rate").fill_(estimated)
+        assert method.asks_for_second() is expected
+    assert not guard(second_from=0.0, suppress=False).asks_for_second()  # it judges no pairs

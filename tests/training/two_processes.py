@@ -7,6 +7,7 @@ itself rounds encoded vectors to float32; that is switched off here.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -52,12 +53,16 @@ def main(out: Path, method_name: str) -> None:
     torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo")
     world = World.current()
+    method_name, _, taught = method_name.partition(" ")
     settings = {"catch_from": 1} if method_name == "pmpguard" else {}
     config = small_config(method=method_name, settings=settings, batch_size=30)
     data = training_data(*coloured_squares(copies=3))
+    teacher = None
+    if taught:
+        teacher = build_method(replace(config, seed=7), len(data.train), data.train.captions).retriever
     with mock.patch.object(Encoded, "to", lambda encoded, **_: encoded):
         found = first_gradients(config, data, world)
-        result = train(config, data, out / "run")
+        result = train(config, data, out / "run", teacher=teacher)
     found |= {f"weight {name}": value for name, value in result.method.state_dict().items()}
     save_file(
         {name: value.detach().clone().contiguous() for name, value in found.items()},

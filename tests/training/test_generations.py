@@ -1,0 +1,137 @@
+"""A second model, taught by the first: when, what it learns from, which is kept, and that it resumes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from small_runs import coloured_squares, small_config, training_data
+from test_loop import same
+
+from pmpguard.errors import CheckpointError, ConfigError
+from pmpguard.training import generations, loop
+from pmpguard.training.checkpoint import Position, RunIdentity, load_checkpoint
+from pmpguard.training.generations import OTHER_DRAWS, SECOND, train_generations
+from pmpguard.training.loop import TrainResult, train
+
+TABLE, IMAGES = coloured_squares(copies=3)
+
+
+def guarded(**settings: Any) -> Any:
+    return small_config(method="pmpguard", settings={"release_at": 1, **settings}, epochs=2)
+
+
+def weights_in(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+@pytest.fixture
+def second_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation of the second run is better, whatever it is."""
+    original = train
+
+    def trained(*given: Any, teacher: Any = None, **more: Any) -> TrainResult:
+        found = original(*given, teacher=teacher, **more)
+        return found if teacher is None else replace(found, best_mr=101.0)
+
+    monkeypatch.setattr(generations, "train", trained)
+
+
+def test_without_being_asked_there_is_one_model(tmp_path: Path) -> None:
+    for name, settings in (("never", {}), ("too few wrong", {"second_from": 1.0})):
+        found = train_generations(guarded(**settings), training_data(TABLE, IMAGES), tmp_path / name)
+        assert found.generation == 1 and not (tmp_path / name / SECOND).exists()
+    plain = train_generations(small_config(epochs=1), training_data(TABLE, IMAGES), tmp_path / "infonce")
+    assert plain.generation == 1
+
+
+def test_the_second_model_has_other_draws_and_replaces_the_first(tmp_path: Path, second_wins: None) -> None:
+    config, data = guarded(second_from=0.0), training_data(TABLE, IMAGES)
+    first = train(config, data, tmp_path / "alone")
+    found = train_generations(config, data, tmp_path / "both")
+    assert found.generation == 2 and found.seconds > 0
+    told = json.loads((tmp_path / "both" / SECOND / "config.json").read_text())
+    assert told["seed"] == config.seed + OTHER_DRAWS
+    kept, second, alone = (
+        weights_in(run) for run in (tmp_path / "both", tmp_path / "both" / SECOND, tmp_path / "alone")
+    )
+    assert all(torch.equal(kept[name], second[name]) for name in kept)
+    assert any(not torch.equal(kept[name], alone[name]) for name in kept)
+    state = found.retriever.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in kept.items())
+    assert first.generation == 1
+
+
+def test_the_better_one_on_validation_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = train
+
+    def trained(*given: Any, teacher: Any = None, **more: Any) -> TrainResult:
+        found = original(*given, teacher=teacher, **more)
+        return found if teacher is None else replace(found, best_mr=-1.0)
+
+    monkeypatch.setattr(generations, "train", trained)
+    config, data = guarded(second_from=0.0), training_data(TABLE, IMAGES)
+    first = train(config, data, tmp_path / "alone")
+    found = train_generations(config, data, tmp_path / "both")
+    assert found.generation == 1
+    same(first, found)
+    kept, alone = weights_in(tmp_path / "both"), weights_in(tmp_path / "alone")
+    assert all(torch.equal(kept[name], alone[name]) for name in kept)
+
+
+def test_stopped_in_the_second_model_it_resumes_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second_wins: None
+) -> None:
+    config, data = guarded(second_from=0.0), training_data(TABLE, IMAGES)
+    straight = train_generations(config, data, tmp_path / "straight")
+    taken, original = 0, loop.StepRunner.step
+
+    def step(self: loop.StepRunner, *arguments: Any) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == straight.steps + 3:
+            raise KeyboardInterrupt
+        original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.StepRunner, "step", step)
+        with pytest.raises(KeyboardInterrupt):
+            train_generations(config, data, tmp_path / "resumed")
+    assert (tmp_path / "resumed" / SECOND).exists()
+    same(straight, train_generations(config, data, tmp_path / "resumed"))
+
+
+def test_a_taught_run_resumes_only_with_its_own_teacher(tmp_path: Path) -> None:
+    config, data = guarded(), training_data(TABLE, IMAGES)
+    teachers = [train(replace(config, seed=seed), data, tmp_path / f"{seed}").retriever for seed in (5, 6)]
+    before = {name: value.clone() for name, value in teachers[0].state_dict().items()}
+    train(config, data, tmp_path / "run", teacher=teachers[0])
+    after = teachers[0].state_dict()
+    assert all(
+        torch.equal(value, after[name]) for name, value in before.items()
+    )  # it teaches, and that is all
+    for other in (teachers[1], None):
+        with pytest.raises(CheckpointError, match="teacher"):
+            train(config, data, tmp_path / "run", teacher=other)
+
+
+def test_a_checkpoint_from_before_there_were_teachers_is_of_a_run_without(tmp_path: Path) -> None:
+    identity = RunIdentity({}, "data", "validation", "", 1)
+    state = {"identity": asdict(identity), "position": asdict(Position(step=3))}
+    del state["identity"]["teacher"]
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert load_checkpoint(tmp_path, identity)[0].step == 3
+    with pytest.raises(CheckpointError, match="teacher"):
+        load_checkpoint(tmp_path, replace(identity, teacher="another"))
+
+
+def test_a_method_that_cannot_learn_from_a_teacher_says_so(tmp_path: Path) -> None:
+    data = training_data(TABLE, IMAGES)
+    teacher = train(small_config(epochs=1), data, tmp_path / "first").retriever
+    with pytest.raises(ConfigError, match="infonce cannot learn from a teacher"):
+        train(small_config(epochs=1), data, tmp_path / "second", teacher=teacher)
