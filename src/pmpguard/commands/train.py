@@ -76,7 +76,7 @@ def train_model(
     except Interrupted as stop:
         return TrainReport(run, {"interrupted": str(stop)}, str(stop), exit_code=130)
     trained = result.trained
-    which = "the second model, " if trained.generation == 2 else ""
+    which = f"model {trained.generation} of 2, " if trained.generations == 2 else ""
     lines = [
         result.test.as_text(),
         *([] if result.detection is None else [describe_catching(result.detection)]),

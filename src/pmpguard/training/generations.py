@@ -7,7 +7,6 @@ the first believes. `Method.asks_for_second` decides whether; validation decides
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from pmpguard.training.loop import Observer, TrainingData, TrainResult, train
 
 SECOND = "second"  # folder of the second model's run, inside that of the first
 OTHER_DRAWS = 1000  # added to the seed
-log = logging.getLogger("pmpguard")
 
 
 def train_generations(
@@ -30,13 +28,12 @@ def train_generations(
     first = train(config, data, run, observe=observe)
     if not first.method.asks_for_second():
         return first
-    log.info("a second model is trained, taught by the first (validation mR %.2f)", first.best_mr)
     again = replace(config, seed=config.seed + OTHER_DRAWS)
     second = train(again, data, run / SECOND, observe=observe, teacher=first.retriever)
     seconds = first.seconds + second.seconds
     if second.best_mr <= first.best_mr:
-        return replace(first, seconds=seconds)
+        return replace(first, seconds=seconds, generations=2)
     if World.current().is_main:
         second.retriever.save(run / "model")
     barrier(World.current())
-    return replace(second, seconds=seconds, generation=2)
+    return replace(second, seconds=seconds, generation=2, generations=2)

@@ -70,6 +70,7 @@ class TrainResult:
     pairs_per_second: float  # over whole epochs, augmentation and catching included, validation not
     steps: int
     generation: int = 1  # 2: a second model, taught by the first
+    generations: int = 1  # how many were trained
 
 
 class Interrupted(KeyboardInterrupt):
@@ -206,11 +207,12 @@ def train(
         epoch, within = divmod(step, steps_per_epoch)
         return sampler.batch_rows(epoch, within * accumulate)
 
+    title = config.method if teacher is None else f"{config.method}, taught"
     started, trained_seconds, first_step = time.perf_counter(), 0.0, position.step
     with (
         Tracker(run, active=world.is_main, keep_bytes=position.metrics_bytes, step=position.step) as tracker,
         _interrupt_flag() as interrupted,
-        progress_bar(steps, position.step, config.method, active=world.is_main) as bar,
+        progress_bar(steps, position.step, title, active=world.is_main) as bar,
     ):
         for epoch in range(position.finished_epochs, config.epochs):
             epoch_started = time.perf_counter()
