@@ -35,7 +35,8 @@ from pmpguard.training.experiment import (
     prepare_dataset,
     run_experiment,
 )
-from pmpguard.training.loop import build_method, train
+from pmpguard.training.generations import SECOND, train_generations
+from pmpguard.training.loop import build_method
 from pmpguard.training.pictures import StreamedPictures
 
 DATA = prepared_squares()
@@ -120,15 +121,17 @@ def test_nothing_but_the_detection_metric_reads_the_labels(
     def watched(*arguments: Any, **named: Any) -> Any:
         wire.armed = True
         try:
-            return train(*arguments, **named)
+            return train_generations(*arguments, **named)
         finally:
             wire.armed = False
 
     monkeypatch.setattr(experiment, "corrupt_dataset", guarded)
     monkeypatch.setattr(experiment, "save_manifest", lambda *_: None)  # writes them down before training
-    monkeypatch.setattr(experiment, "train", watched)
-    result = run_experiment(config(), tmp_path, DATA)
-    assert wire.allowed_reads >= 3  # once an epoch, for the log
+    monkeypatch.setattr(experiment, "train_generations", watched)
+    twice = replace(GUARD, settings={**WITH_GATES, "second_from": 0.0})
+    result = run_experiment(config(train=twice), tmp_path, DATA)
+    assert (tmp_path / SECOND).exists()
+    assert wire.allowed_reads >= 6  # once an epoch of both models, for the log
     assert result.detection is not None and result.detection.true_rate == pytest.approx(0.4, abs=0.01)
 
 
