@@ -35,13 +35,13 @@ def test_wrong_captions_are_found_better_than_by_what_is_usual_at_every_rate() -
     assert set(found["rates"]) == {"0.2", "0.4", "0.6", "0.8"}
     for rate, systems in found["rates"].items():
         ours = systems["ours"]
-        assert abs(ours["estimated_rate"] - float(rate)) < 0.025  # as the documents say
+        assert abs(ours["estimated_rate"] - float(rate)) < 0.020  # as the documents say
         for name in ("cosine", "self_confidence", "loss_gmm", "loss_gmm_held_out"):
             for measure in ("auroc", "average_precision", "precision_at_true_rate"):
                 assert ours[measure] > systems[name][measure], (rate, name, measure)
 
 
-def test_a_quick_audit_finds_wrong_captions_as_well_as_trained_judges_did() -> None:
+def test_a_quick_audit_finds_wrong_captions_nearly_as_well_as_trained_judges() -> None:
     (found,) = rows_of(RESULTS / "audit_quick_rsicd.json")
     (judges,) = rows_of(RESULTS / "audit_detection_rsicd.json")
     assert all(found[name] == judges[name] for name in ("dataset", "images", "pairs", "seed"))
@@ -49,7 +49,7 @@ def test_a_quick_audit_finds_wrong_captions_as_well_as_trained_judges_did() -> N
         assert abs(case["estimated_rate"] - case["rate"]) < (0.03 if case["level"] == "caption" else 0.05)
         if case["level"] == "caption" and case["rate"]:
             ours = judges["rates"][str(case["rate"])]["ours"]
-            assert case["auroc"] > ours["auroc"] and case["average_precision"] > ours["average_precision"]
+            assert 0 < ours["auroc"] - case["auroc"] < 0.003
 
 
 def test_on_rsicd_catching_keeps_retrieval_above_the_papers_rows_and_all_others_at_every_rate() -> None:
