@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import embedding_bag, normalize
 
 from pmpguard.catching.looking import Part, WrongPairs
 from pmpguard.catching.neighbours import centred, nearest_others
@@ -115,8 +115,7 @@ def heard(side: Side, others: Tensor, own_of: Tensor, other_of: Tensor, trust: T
     """
     paired = others.new_zeros(len(side.vectors), others.shape[1])  # (n, e)
     paired.index_add_(0, own_of, others[other_of] * trust[:, None].to(others))
-    parts = _chunks(side.numbers, side.shares)
-    return torch.cat([torch.einsum("qk,qke->qe", shares, paired[numbers]) for numbers, shares in parts])
+    return embedding_bag(side.numbers, paired, per_sample_weights=side.shares.to(paired), mode="sum")
 
 
 class _OwnVoices:
