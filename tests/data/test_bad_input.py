@@ -162,6 +162,15 @@ def test_parquet_rows_are_checked(tmp_path: Path) -> None:
         read_pairs(path)
 
 
+@pytest.mark.parametrize("name", ["folder", "openclip"])
+@pytest.mark.parametrize("content", ['"file_name', '"a"b,c\n', '"file_name,caption\nx.png,roof\n'])
+def test_a_csv_header_with_a_quote_left_open_is_named(tmp_path: Path, name: str, content: str) -> None:
+    path = tmp_path / "metadata.csv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=r"metadata\.csv line 1: .*\nFix: quote fields"):
+        read_pairs(path, format=name)
+
+
 @settings(max_examples=150, deadline=None)
 @given(name=st.sampled_from(sorted(FORMATS)), content=st.binary(min_size=1, max_size=300))
 def test_random_bytes_give_only_our_errors(

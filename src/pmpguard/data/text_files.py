@@ -60,7 +60,10 @@ def read_csv(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     reader = csv.reader(
         (line for _, line in _whole_lines(path)), delimiter="\t" if "\t" in first else ",", strict=True
     )
-    header = [name.strip() for name in next(reader)]
+    try:
+        header = [name.strip() for name in next(reader)]
+    except csv.Error as error:
+        raise _csv_fault(path, 1, error) from error
     return header, _csv_rows(path, reader, len(header))
 
 
@@ -77,7 +80,11 @@ def _csv_rows(path: Path, reader: Any, width: int) -> Iterator[tuple[int, list[s
                 yield start, fields
             start = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path} line {start}: {error}", fix="quote fields as CSV asks") from error
+        raise _csv_fault(path, start, error) from error
+
+
+def _csv_fault(path: Path, line: int, error: csv.Error) -> DataError:
+    return DataError(f"{path} line {line}: {error}", fix="quote fields as CSV asks")
 
 
 def read_json(path: Path) -> Any:
