@@ -30,14 +30,12 @@ def weights_in(run: Path) -> dict[str, torch.Tensor]:
     return load_file(run / "model" / "model.safetensors")
 
 
-@pytest.fixture
-def second_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Validation of the second run is better, whatever it is."""
-    original = train
+def second_validates_at(mr: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation of the second run gives this mR, whatever it is."""
 
     def trained(*given: Any, teacher: Any = None, **more: Any) -> TrainResult:
-        found = original(*given, teacher=teacher, **more)
-        return found if teacher is None else replace(found, best_mr=101.0)
+        found = train(*given, teacher=teacher, **more)
+        return found if teacher is None else replace(found, best_mr=mr)
 
     monkeypatch.setattr(generations, "train", trained)
 
@@ -50,7 +48,10 @@ def test_without_being_asked_there_is_one_model(tmp_path: Path) -> None:
     assert plain.generation == 1
 
 
-def test_the_second_model_has_other_draws_and_replaces_the_first(tmp_path: Path, second_wins: None) -> None:
+def test_the_second_model_has_other_draws_and_replaces_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second_validates_at(101.0, monkeypatch)
     config, data = guarded(second_from=0.0), training_data(TABLE, IMAGES)
     first = train(config, data, tmp_path / "alone")
     found = train_generations(config, data, tmp_path / "both")
@@ -68,13 +69,7 @@ def test_the_second_model_has_other_draws_and_replaces_the_first(tmp_path: Path,
 
 
 def test_the_better_one_on_validation_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = train
-
-    def trained(*given: Any, teacher: Any = None, **more: Any) -> TrainResult:
-        found = original(*given, teacher=teacher, **more)
-        return found if teacher is None else replace(found, best_mr=-1.0)
-
-    monkeypatch.setattr(generations, "train", trained)
+    second_validates_at(-1.0, monkeypatch)
     config, data = guarded(second_from=0.0), training_data(TABLE, IMAGES)
     first = train(config, data, tmp_path / "alone")
     found = train_generations(config, data, tmp_path / "both")
@@ -85,8 +80,9 @@ def test_the_better_one_on_validation_is_kept(tmp_path: Path, monkeypatch: pytes
 
 
 def test_stopped_in_the_second_model_it_resumes_to_the_same_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second_wins: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    second_validates_at(101.0, monkeypatch)
     config, data = guarded(second_from=0.0), training_data(TABLE, IMAGES)
     straight = train_generations(config, data, tmp_path / "straight")
     taken, original = 0, loop.StepRunner.step
@@ -112,9 +108,8 @@ def test_a_taught_run_resumes_only_with_its_own_teacher(tmp_path: Path) -> None:
     before = {name: value.clone() for name, value in teachers[0].state_dict().items()}
     train(config, data, tmp_path / "run", teacher=teachers[0])
     after = teachers[0].state_dict()
-    assert all(
-        torch.equal(value, after[name]) for name, value in before.items()
-    )  # it teaches, and that is all
+    # it teaches, and that is all
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
     for other in (teachers[1], None):
         with pytest.raises(CheckpointError, match="teacher"):
             train(config, data, tmp_path / "run", teacher=other)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from pmpguard.config import from_dict, to_dict
 from pmpguard.errors import ConfigError
 from pmpguard.losses.aggregation import positive_targets
+from pmpguard.model.awareness_fused import PRODUCT_DTYPE, awareness_scores_fused
 from pmpguard.model.boundary import Boundary
 from pmpguard.model.caption_blocks import LongerThan
 from pmpguard.model.encoded import Encoded
@@ -203,6 +204,25 @@ def boundary_progress(boundary: Boundary) -> dict[str, Tensor]:
 def pooled_cosines(batch: EncodedBatch) -> Tensor:
     """(T, I): cosine of every caption with every picture."""
     return batch.texts.pooled @ batch.images.pooled.T
+
+
+def awareness_of(texts: Encoded, images: Encoded, boundary: Tensor, longer_than: LongerThan | None) -> Tensor:
+    """(T, I): S of every caption with every picture, at the precision that training needs."""
+    return awareness_scores_fused(
+        texts.fragments, texts.mask, images.fragments, boundary,
+        region_mask=images.mask, product_dtype=PRODUCT_DTYPE, longer_than=longer_than,
+    )  # fmt: skip
+
+
+def trained_awareness(batch: EncodedBatch, boundary: Boundary) -> Tensor:
+    """(T, I): S of the batch, after which the boundary has seen it."""
+    texts, images = batch.texts, batch.images
+    scores = awareness_of(texts, images, boundary.value(train=True), batch.longer_than)
+    boundary.update(
+        texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
+        region_mask=images.mask, gathered=True,
+    )  # fmt: skip
+    return scores
 
 
 def labelled(scores: Tensor, image_of: Tensor) -> Tensor:

@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from pmpguard.losses.awareness import Negatives, awareness_terms
-from pmpguard.methods.method import EncodedBatch, Method, boundary_progress, ungated
-from pmpguard.model.awareness_fused import PRODUCT_DTYPE, awareness_scores_fused
+from pmpguard.methods.method import EncodedBatch, Method, boundary_progress, trained_awareness, ungated
 from pmpguard.model.retriever_config import RetrieverConfig
 
 
@@ -39,16 +38,7 @@ class Naaf(Method):
         return int(epoch >= self.settings.warm_up)
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
-        texts, images = batch.texts, batch.images
-        boundary = self.retriever.boundary.value(train=True)
-        scores = awareness_scores_fused(  # (T, I)
-            texts.fragments, texts.mask, images.fragments, boundary,
-            region_mask=images.mask, product_dtype=PRODUCT_DTYPE, longer_than=batch.longer_than,
-        )  # fmt: skip
-        self.retriever.boundary.update(
-            texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
-            region_mask=images.mask, gathered=True,
-        )  # fmt: skip
+        scores = trained_awareness(batch, self.retriever.boundary)  # (T, I)
         negatives: Negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
         return {
             "awareness": awareness_terms(

@@ -19,9 +19,15 @@ from pmpguard.losses.awareness import Negatives, awareness_terms
 from pmpguard.losses.belief import belief_terms, mean_beliefs
 from pmpguard.losses.complementary import complementary_terms
 from pmpguard.methods.catching_method import CatchingMethod
-from pmpguard.methods.method import EncodedBatch, Taught, boundary_progress, pooled_cosines
+from pmpguard.methods.method import (
+    EncodedBatch,
+    Taught,
+    awareness_of,
+    boundary_progress,
+    pooled_cosines,
+    trained_awareness,
+)
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
-from pmpguard.model.awareness_fused import PRODUCT_DTYPE, awareness_scores_fused
 from pmpguard.model.caption_blocks import LongerThan
 from pmpguard.model.cross_gated_fused import fits_gated_kernel, gated_cosines_fused
 from pmpguard.model.encoded import Encoded
@@ -71,8 +77,9 @@ class PmpGuard(CatchingMethod):
         terms = {name: self._aggregate(each, targets, batch) for name, each in logits.items()}
         if settings.pnaa and settings.awareness_loss == "hinge":
             negatives: Negatives = "mean" if batch.epoch < settings.warm_up else "hardest"
+            scores = trained_awareness(batch, self.retriever.boundary)  # (T, I)
             terms["awareness"] = awareness_terms(
-                self._aware(batch), batch.image_of, batch.targets > 0, settings.margin, negatives
+                scores, batch.image_of, batch.targets > 0, settings.margin, negatives
             )
         found = {name: share.get(name, 1.0) * term * weights for name, term in terms.items()}
         if self.kept_back is not None:
@@ -89,10 +96,8 @@ class PmpGuard(CatchingMethod):
         with torch.no_grad():
             scores = [texts.pooled @ images.pooled.T / taught.teacher.temperature]  # (T, I)
             if settings.pnaa:
-                aware = awareness_scores_fused(
-                    texts.fragments, texts.mask, images.fragments, taught.teacher.boundary.value(train=False),
-                    region_mask=images.mask, product_dtype=PRODUCT_DTYPE, longer_than=batch.longer_than,
-                )  # fmt: skip
+                boundary = taught.teacher.boundary.value(train=False)
+                aware = awareness_of(texts, images, boundary, batch.longer_than)
                 scores.append(aware / settings.awareness_temperature)
             beliefs = mean_beliefs(scores)
             best = weights.new_zeros(len(batch.image_keys))  # (I,)
@@ -117,7 +122,8 @@ class PmpGuard(CatchingMethod):
             cosines = self._gated_cosines(batch.texts, batch.images, batch.longer_than)
             logits["aggregation"] = cosines / self.temperature
         if settings.pnaa and settings.awareness_loss == "softmax":
-            logits["awareness"] = self._aware(batch) / settings.awareness_temperature
+            scores = trained_awareness(batch, self.retriever.boundary)
+            logits["awareness"] = scores / settings.awareness_temperature
         return logits
 
     def _gated_cosines(
@@ -142,20 +148,6 @@ class PmpGuard(CatchingMethod):
 
     def _aggregate(self, logits: Tensor, targets: Tensor, batch: EncodedBatch) -> Tensor:
         return aggregation_terms(logits, targets, batch.image_of, self.settings.form)
-
-    def _aware(self, batch: EncodedBatch) -> Tensor:
-        """(T, I): S, after which the boundary has seen the batch."""
-        texts, images = batch.texts, batch.images
-        boundary = self.retriever.boundary
-        scores = awareness_scores_fused(
-            texts.fragments, texts.mask, images.fragments, boundary.value(train=True),
-            region_mask=images.mask, product_dtype=PRODUCT_DTYPE, longer_than=batch.longer_than,
-        )  # fmt: skip
-        boundary.update(
-            texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
-            region_mask=images.mask, gathered=True,
-        )  # fmt: skip
-        return scores
 
     def progress(self) -> dict[str, Tensor]:
         return {**boundary_progress(self.retriever.boundary), "mismatch": 1 - self.weight.mean()}
