@@ -63,7 +63,7 @@ class BiCro(Method):
         steps of warm-up. Cosines after a short one leave most pairs below their hardest negative, the more so
         among look-alike scenes with several captions a picture, and collapse. Soft margins below the whole
         one make collapsing cheaper still, and a collapsed model finds every pair consistent.
-      * One network instead of two that judge for each other: every method here gets the same one model.
+      * One network instead of two that judge for each other: every peer here gets the same one model.
       * Anchors come from the whole training set, not from the batch, and labels are estimated once per epoch.
       * Pairs judged clean and wrong share batches, because the loop deals them; negatives are the batch's.
       * Terms are means over all pairs of a batch; the original draws as many wrong as clean pairs.
