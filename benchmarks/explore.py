@@ -27,10 +27,9 @@ import torch
 import yaml
 
 from pmpguard.config import fingerprint, to_dict
-from pmpguard.evaluation.detection import measure_detection
 from pmpguard.evaluation.evaluate import encode_gallery, evaluate_scores
 from pmpguard.noise.corrupt import corrupt_pairs
-from pmpguard.training.experiment import PreparedDataset, oracle_data, prepare_dataset
+from pmpguard.training.experiment import PreparedDataset, measure_catching, oracle_data, prepare_dataset
 from pmpguard.training.generations import SECOND, train_generations
 from pmpguard.training.grid import GridConfig, cell_config, merge, read_grid
 from pmpguard.training.loop import TrainingData, pick_device
@@ -58,11 +57,10 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
     known = None
     if chosen.oracle:
         table, pictures, known = oracle_data(config.method, table, pictures, is_noisy, device)
-    looks: list[dict[str, float]] = []
+    wrong_shares: list[float] = []
 
     def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:
-        wrong_share = float(p_match[is_noisy].sum() / p_match.sum())
-        looks.append({**measure_detection(p_match, is_noisy).as_dict(), "wrong_share": wrong_share})
+        wrong_shares.append(round(float(p_match[is_noisy].sum() / p_match.sum()), 4))
         return {}
 
     with tempfile.TemporaryDirectory() as folder:
@@ -82,16 +80,18 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
         name: evaluate_scores(model.score(captions, images, ranking=name), gallery.table).mr  # type: ignore[arg-type]
         for name in rankings
     }
-    rates = [entry["estimated_mismatch_rate"] for entry in logged if "estimated_mismatch_rate" in entry]
+    caught = (
+        None if chosen.oracle else measure_catching(trained.method, is_noisy)
+    )  # by the model that is kept
     return {
         "val_mr": trained.best_mr,
         "best_epoch": trained.best_epoch,
         "generation": trained.generation,
         "curve": [round(entry["mr"], 2) for entry in logged if entry["kind"] == "validation"],
         "by_ranking": by_ranking,
-        "catch_auroc": looks[-1].get("auroc") if looks else None,
-        "wrong_share": [round(look["wrong_share"], 4) for look in looks],  # of all weight, at every look
-        "estimated_rate": rates[-1] if rates else None,
+        "catch_auroc": None if caught is None else caught.auroc,
+        "wrong_share": wrong_shares,  # of all weight, at every look of one model, then of the second
+        "estimated_rate": None if caught is None else caught.estimated_rate,
         "pairs_per_second": round(trained.pairs_per_second),
         "train_seconds": round(trained.seconds, 1),
         "gigabytes": round(torch.cuda.max_memory_allocated() / 1e9, 1) if device.type == "cuda" else None,

@@ -45,7 +45,7 @@ def test_shares_cover_everything_once(count: int, size: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["infonce", "pmpguard", "pmpguard taught"])
+@pytest.mark.parametrize("method", ["infonce", "pmpguard", "pmpguard taught", "pmpguard twice"])
 def test_two_processes_equal_one(tmp_path: Path, method: str) -> None:
     for world in (1, 2):
         for done in launch(world, tmp_path / f"world-{world}", method):

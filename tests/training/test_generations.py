@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,11 @@ from small_runs import coloured_squares, small_config, training_data
 from test_loop import same
 
 from pmpguard.errors import CheckpointError, ConfigError
+from pmpguard.methods.registry import find_method
 from pmpguard.training import generations, loop
 from pmpguard.training.checkpoint import Position, RunIdentity, load_checkpoint
 from pmpguard.training.generations import OTHER_DRAWS, SECOND, train_generations
-from pmpguard.training.loop import TrainResult, train
+from pmpguard.training.loop import Interrupted, TrainResult, train
 
 TABLE, IMAGES = coloured_squares(copies=3)
 
@@ -100,6 +102,68 @@ def test_stopped_in_the_second_model_it_resumes_to_the_same_end(
             train_generations(config, data, tmp_path / "resumed")
     assert (tmp_path / "resumed" / SECOND).exists()
     same(straight, train_generations(config, data, tmp_path / "resumed"))
+
+
+def test_without_checkpoints_the_first_model_is_still_there_when_the_second_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, data = replace(guarded(second_from=0.0), checkpoint_every=-1), training_data(TABLE, IMAGES)
+    straight = train_generations(config, data, tmp_path / "straight")
+    stop, original = straight.steps + 3, loop.StepRunner.step
+    taken = 0
+
+    def step(self: loop.StepRunner, *arguments: Any) -> None:
+        nonlocal taken
+        taken += 1
+        original(self, *arguments)
+        if taken == stop:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(loop.StepRunner, "step", step)
+    with pytest.raises(Interrupted, match="run the same command again"):
+        train_generations(config, data, tmp_path / "resumed")
+    found = train_generations(config, data, tmp_path / "resumed")
+    assert taken == 2 * straight.steps  # none of the first model's again
+    same(straight, found)
+
+
+def test_stopped_after_the_last_step_it_says_what_to_do_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, data = replace(guarded(), checkpoint_every=-1), training_data(TABLE, IMAGES)
+    straight, original = train_generations(config, data, tmp_path / "straight"), loop.validate
+    looks = 0
+
+    def validate(*given: Any) -> dict[str, float]:
+        nonlocal looks
+        looks += 1
+        if looks == config.epochs:
+            signal.raise_signal(signal.SIGINT)
+        return original(*given)
+
+    monkeypatch.setattr(loop, "validate", validate)
+    with pytest.raises(Interrupted, match="run the same command again"):
+        train_generations(config, data, tmp_path / "resumed")
+    same(straight, train_generations(config, data, tmp_path / "resumed"))
+    assert looks == config.epochs
+
+
+def test_which_model_was_kept_stands_in_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    second_validates_at(101.0, monkeypatch)
+    train_generations(guarded(second_from=0.0), training_data(TABLE, IMAGES), tmp_path)
+    assert "The second of two models" in (tmp_path / "model" / "README.md").read_text()
+    assert "The second of two models" not in (tmp_path / SECOND / "model" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_outside_its_range_is_an_error(share: float) -> None:
+    with pytest.raises(ConfigError, match="second_from"):
+        find_method("pmpguard").read_settings("recommended", {"second_from": share})
+
+
+def test_a_finished_model_holds_no_gradients(tmp_path: Path) -> None:
+    found = train(guarded(), training_data(TABLE, IMAGES), tmp_path)
+    assert all(parameter.grad is None for parameter in found.method.parameters())
 
 
 def test_a_taught_run_resumes_only_with_its_own_teacher(tmp_path: Path) -> None:

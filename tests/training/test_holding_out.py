@@ -7,7 +7,7 @@ import pytest
 
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.training.holding_out import HoldOut, hold_out
+from pmpguard.training.holding_out import HoldOut, draw_splits
 
 
 def pairs(pictures: int = 40, captions: int = 2, held: int = 15) -> PairTable:
@@ -24,14 +24,14 @@ def pictures_of(table: PairTable, split: str) -> set[str]:
 
 
 def test_whole_pictures_are_held_out_and_none_is_in_two_splits() -> None:
-    table = hold_out(pairs(), HoldOut(test=7, val=5))
+    table = draw_splits(pairs(), HoldOut(test=7, val=5))
     parts = [pictures_of(table, split) for split in ("train", "val", "test")]
     assert [len(part) for part in parts] == [28, 5, 7] and len(set.union(*parts)) == 40
     assert len(table) == 80 and table.column("caption") == pairs().column("caption")
 
 
 def test_a_gallery_of_one_split_leaves_the_rest_of_it_unused() -> None:
-    table = hold_out(pairs(), HoldOut(test=6, val=4, of="val", train=10))
+    table = draw_splits(pairs(), HoldOut(test=6, val=4, of="val", train=10))
     given = pairs()
     assert pictures_of(table, "test") | pictures_of(table, "val") <= pictures_of(given, "val")
     assert pictures_of(table, "train") <= pictures_of(given, "train")
@@ -47,12 +47,12 @@ def test_the_choice_depends_on_seed_and_ids_alone() -> None:
     settings = HoldOut(test=7, val=5)
     table = pairs()
     shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
-    first, second = hold_out(table, settings), hold_out(shuffled, settings)
+    first, second = draw_splits(table, settings), draw_splits(shuffled, settings)
     assert all(pictures_of(first, split) == pictures_of(second, split) for split in ("train", "val", "test"))
-    other = hold_out(table, HoldOut(test=7, val=5, seed=1))
+    other = draw_splits(table, HoldOut(test=7, val=5, seed=1))
     assert pictures_of(other, "test") != pictures_of(first, "test")
     # with more pictures to choose from, one that is still chosen was among the first before
-    more = hold_out(pairs(60), HoldOut(test=7, val=5))
+    more = draw_splits(pairs(60), HoldOut(test=7, val=5))
     kept = pictures_of(more, "test") & set(table.column("image_id"))
     assert kept <= pictures_of(first, "test")
 
@@ -68,7 +68,7 @@ def test_the_choice_depends_on_seed_and_ids_alone() -> None:
 )
 def test_too_few_pictures_are_an_error(settings: HoldOut, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        hold_out(pairs(), settings)
+        draw_splits(pairs(), settings)
 
 
 def test_numbers_must_be_positive() -> None:

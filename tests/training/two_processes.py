@@ -24,6 +24,7 @@ from pmpguard.training.averaging import AveragedWeights
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, average_gradients
 from pmpguard.training.feeding import Feeder, TokenTable
+from pmpguard.training.generations import train_generations
 from pmpguard.training.loop import TrainingData, build_method, build_optimiser, train
 from pmpguard.training.step import StepRunner
 
@@ -53,16 +54,20 @@ def main(out: Path, method_name: str) -> None:
     torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo")
     world = World.current()
-    method_name, _, taught = method_name.partition(" ")
+    method_name, _, how = method_name.partition(" ")
     settings = {"catch_from": 1} if method_name == "pmpguard" else {}
+    if how == "twice":
+        settings |= {"second_from": 0.0, "release_at": 1}
     config = small_config(method=method_name, settings=settings, batch_size=30)
     data = training_data(*coloured_squares(copies=3))
-    teacher = None
-    if taught:
-        teacher = build_method(replace(config, seed=7), len(data.train), data.train.captions).retriever
     with mock.patch.object(Encoded, "to", lambda encoded, **_: encoded):
         found = first_gradients(config, data, world)
-        result = train(config, data, out / "run", teacher=teacher)
+        if how == "taught":
+            teacher = build_method(replace(config, seed=7), len(data.train), data.train.captions).retriever
+            result = train(config, data, out / "run", teacher=teacher)
+        else:
+            result = train_generations(config, data, out / "run")
+    assert result.generations == (2 if how == "twice" else 1)
     found |= {f"weight {name}": value for name, value in result.method.state_dict().items()}
     save_file(
         {name: value.detach().clone().contiguous() for name, value in found.items()},

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pmpguard.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class PmpGuardSettings:
@@ -74,3 +76,7 @@ class PmpGuardSettings:
     ranking: Literal["S", "z", "S+z", "pooled", "pooled+S"] = "pooled+S"
     attention_scale: float = 10.0
     gate_bias: float = 2.0
+
+    def __post_init__(self) -> None:
+        if self.second_from is not None and not 0 <= self.second_from <= 1:
+            raise ConfigError(f"second_from: {self.second_from}", fix="give a share of pairs, from 0 to 1")

@@ -28,7 +28,7 @@ from pmpguard.noise.corrupt import Corruption, corrupt_pairs
 from pmpguard.noise.manifest import apply_manifest, save_manifest
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.generations import train_generations
-from pmpguard.training.holding_out import HoldOut, hold_out
+from pmpguard.training.holding_out import HoldOut, draw_splits
 from pmpguard.training.loop import TrainingData, TrainResult, pick_device
 from pmpguard.training.pictures import Pictures, ResidentPictures, StreamedPictures, open_pictures
 from pmpguard.training.tracking import current_commit, describe_hardware
@@ -118,13 +118,14 @@ def prepare_dataset(
         return PreparedDataset(world.table, pictures)
     table = read_pairs(Path(config.dataset), images=config.images)
     if config.hold_out is not None:
-        table = hold_out(table, config.hold_out)
+        table = draw_splits(table, config.hold_out)
     for split in splits:
         if split not in table.splits():
             raise DataError(
                 f"{config.dataset}: no split {split!r}, which is needed to "
                 + {"train": "train on", "val": "select the model", "test": "measure it"}[split],
-                fix=f"this dataset has {', '.join(table.splits())}",
+                fix=f"it has {', '.join(table.splits())}; --hold_out.test 500 --hold_out.val 500 keeps so "
+                "many pictures from training instead",
             )
     settings = config.train
     return PreparedDataset(
@@ -294,6 +295,7 @@ def row_metrics(
         "val_mr": trained.best_mr,
         "best_epoch": float(trained.best_epoch),
         "generation": float(trained.generation),
+        "generations": float(trained.generations),
         "effective_rate": corruption.effective_rate,
         "pairs_per_second": round(trained.pairs_per_second, 1),
         "train_seconds": round(trained.seconds, 2),

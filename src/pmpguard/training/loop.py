@@ -66,7 +66,7 @@ class TrainResult:
     method: Method
     best_epoch: int
     best_mr: float
-    seconds: float
+    seconds: float  # since this process began or continued it, of both models where there are two
     pairs_per_second: float  # over whole epochs, augmentation and catching included, validation not
     steps: int
     generation: int = 1  # 2: a second model, taught by the first
@@ -263,15 +263,23 @@ def train(
                         best = {name: value.detach().cpu().clone() for name, value in
                                 method.retriever.state_dict().items()}  # fmt: skip
             position = replace(position, finished_epochs=epoch + 1)
-            if config.checkpoint_every >= 0:
+            is_awaited = (
+                epoch + 1 == config.epochs and method.asks_for_second()
+            )  # what it teaches is lost, else
+            if config.checkpoint_every >= 0 or is_awaited:
                 save(position)
         seconds = time.perf_counter() - started
         method.retriever.load_state_dict(best)
         if world.is_main:
             method.retriever.save(run / "model")
         if any_rank(interrupted(), device, world):  # during the last look at the validation split
-            raise Interrupted(f"stopped after the training was finished; its model is in {run / 'model'}")
+            save(position)
+            raise Interrupted(
+                f"stopped after the last step; its model is in {run / 'model'}, "
+                "run the same command again to finish"
+            )
         barrier(world)
+    method.zero_grad(set_to_none=True)  # a second model's training needs the memory
     trained_pairs = (steps - first_step) * config.batch_size * accumulate
     return TrainResult(
         method.retriever, method, position.best_epoch, position.best_score, seconds,
