@@ -184,3 +184,30 @@ def test_rematching_is_described_in_one_line() -> None:
     both = command.describe_rematching(RematchPrecision(20, 0.85, 0.9))
     assert both == "rematching: 20 captions proposed, 85.0% for the right picture, 90.0% of its scene class"
     assert command.describe_rematching(RematchPrecision(0, None, None)) == "rematching: 0 captions proposed"
+
+
+def test_a_dataset_without_splits_is_trained_and_measured_on_pictures_held_out(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = read_pairs(world)
+    lines = [
+        {"image": str(table.image_path(row)), "caption": caption}
+        for row, caption in enumerate(table.captions)
+    ]
+    archive = tmp_path / "archive"  # a name that speaks of no split
+    archive.mkdir()
+    (archive / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    plain = ["--dataset", str(archive / "pairs.jsonl")]
+    train = ["train", str(tmp_path / "run"), *plain, "--train", json.dumps(SMALL)]
+    assert main(train) == 1
+    told = capsys.readouterr().err
+    assert "no split 'val'" in told and "--hold_out.test 500 --hold_out.val 500" in told
+    held = ["--hold_out.test", "7", "--hold_out.val", "5"]
+    assert main([*train, *held, "--json"]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert trained["images"] == 7
+    measure = ["evaluate", str(tmp_path / "run" / "model"), *plain, "--bootstrap", "0", "--json"]
+    assert main([*measure, *held]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["images"] == 7 and again["rankings"]["S"] == trained["rankings"]["S"]
+    assert main(measure) == 1

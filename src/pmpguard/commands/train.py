@@ -21,6 +21,7 @@ from pmpguard.training.experiment import (
     prepare_dataset,
     run_experiment,
 )
+from pmpguard.training.holding_out import HoldOut, draw_splits
 from pmpguard.training.launch import joined_processes
 from pmpguard.training.loop import Interrupted, pick_device
 from pmpguard.training.pictures import open_pictures
@@ -52,6 +53,7 @@ def train_model(
     noise: NoiseConfig = NO_NOISE,
     oracle: bool = False,
     train: TrainConfig = USUAL,
+    hold_out: HoldOut | None = None,
 ) -> TrainReport:
     """Train a retriever, select it on validation and measure it once on the test split.
 
@@ -66,10 +68,11 @@ def train_model(
         noise: captions to make wrong, for experiments.
         oracle: train on the truly clean pairs alone, knowing the labels: a yardstick.
         train: method, model and optimisation.
+        hold_out: pictures kept from training, for a dataset without splits of its own.
     """
     if dataset != SCENES:
         require_dataset(Path(dataset))
-    config = ExperimentConfig(dataset, images, scenes, noise, oracle, train)
+    config = ExperimentConfig(dataset, images, scenes, noise, oracle, train, hold_out)
     try:
         with joined_processes(train.device):
             result = run_experiment(config, run)
@@ -114,6 +117,7 @@ def evaluate(
     shortlist: int | None = None,
     bootstrap: int = 1000,
     device: str = "auto",
+    hold_out: HoldOut | None = None,
 ) -> EvaluationReport:
     """Measure any model directory on any dataset: recalls both ways, with seconds and memory.
 
@@ -127,6 +131,7 @@ def evaluate(
         shortlist: re-rank only this many candidates found by pooled vectors; by default all pairs are scored.
         bootstrap: resamples for the 95 % interval, 0 for none.
         device: "auto", "cpu" or "cuda".
+        hold_out: as in training, for a dataset without splits of its own.
     """
     chosen = pick_device(device)
     retriever = pmpguard.load(model).to(chosen)
@@ -136,7 +141,8 @@ def evaluate(
         gallery = prepare_dataset(settings, (split,)).gallery(split)
     else:
         require_dataset(Path(dataset))
-        table = read_pairs(Path(dataset), images=images).split(split)
+        table = read_pairs(Path(dataset), images=images)
+        table = (table if hold_out is None else draw_splits(table, hold_out)).split(split)
         gallery = Gallery(table, open_pictures(table, size, chosen))
     return evaluate_retriever(
         retriever,

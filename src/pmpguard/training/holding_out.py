@@ -41,7 +41,7 @@ class HoldOut:
                 raise ConfigError(f"hold_out.{name}: {count} pictures", fix="give at least one")
 
 
-def hold_out(table: PairTable, settings: HoldOut) -> PairTable:
+def draw_splits(table: PairTable, settings: HoldOut) -> PairTable:
     """The table with its splits drawn anew; rows in none are left out, the others keep their order."""
     splits = np.array(table.column("split"))
     first = table.first_rows
