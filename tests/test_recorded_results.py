@@ -134,6 +134,15 @@ def test_whole_exchanged_pictures_are_caught_on_rsicd() -> None:
             assert each["catch_auroc"] > auroc and abs(each["catch_estimated_rate"] - rate) < off
 
 
+@pytest.mark.parametrize("name,wrong", [("ucm", 35), ("rsicd", 11)])
+def test_of_the_most_suspicious_pairs_as_published_as_many_are_wrong_as_the_documents_say(
+    name: str, wrong: int
+) -> None:
+    (found,) = rows_of(RESULTS / f"audit_natural_{name}.json")
+    read = [pair["verdict"] for pair in found["most_suspicious"]]
+    assert len(read) == 50 and read.count("wrong") == found["reading"]["wrong"] == wrong
+
+
 def test_kernels_reach_what_the_documents_say() -> None:
     (pairs,), (steps,) = (rows_of(RESULTS / f"{name}.json") for name in ("pair_scoring_gpu", "step_gpu"))
     assert pairs["awareness_forward"]["milliseconds"] < 40 and pairs["awareness_forward"]["ratio"] > 8
