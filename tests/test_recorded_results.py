@@ -134,7 +134,7 @@ def test_whole_exchanged_pictures_are_caught_on_rsicd() -> None:
             assert each["catch_auroc"] > auroc and abs(each["catch_estimated_rate"] - rate) < off
 
 
-@pytest.mark.parametrize("name,wrong", [("ucm", 35), ("rsicd", 11)])
+@pytest.mark.parametrize("name,wrong", [("ucm", 35), ("rsicd", 12)])
 def test_of_the_most_suspicious_pairs_as_published_as_many_are_wrong_as_the_documents_say(
     name: str, wrong: int
 ) -> None:
