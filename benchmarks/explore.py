@@ -80,9 +80,8 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
         name: evaluate_scores(model.score(captions, images, ranking=name), gallery.table).mr  # type: ignore[arg-type]
         for name in rankings
     }
-    caught = (
-        None if chosen.oracle else measure_catching(trained.method, is_noisy)
-    )  # by the model that is kept
+    # by the model that is kept
+    caught = None if chosen.oracle else measure_catching(trained.method, is_noisy)
     return {
         "val_mr": trained.best_mr,
         "best_epoch": trained.best_epoch,

@@ -16,7 +16,10 @@ from pmpguard.training.loop import Observer, TrainingData, TrainResult, train
 
 SECOND = "second"  # folder of the second model's run, inside that of the first
 OTHER_DRAWS = 1000  # added to the seed
-KEPT = f"Its run is in the folder `{SECOND}`; config and metrics beside the model are those of the first."
+NOTES = (
+    "The second of two models, taught by the first. "
+    f"Its run is in the folder `{SECOND}`; config and metrics beside the model are those of the first."
+)
 
 
 def train_generations(
@@ -35,6 +38,6 @@ def train_generations(
     if second.best_mr <= first.best_mr:
         return replace(first, seconds=seconds, generations=2)
     if World.current().is_main:
-        second.retriever.save(run / "model", notes=f"The second of two models, taught by the first. {KEPT}")
+        second.retriever.save(run / "model", notes=NOTES)
     barrier(World.current())
     return replace(second, seconds=seconds, generation=2, generations=2)

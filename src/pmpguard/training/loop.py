@@ -263,10 +263,9 @@ def train(
                         best = {name: value.detach().cpu().clone() for name, value in
                                 method.retriever.state_dict().items()}  # fmt: skip
             position = replace(position, finished_epochs=epoch + 1)
-            is_awaited = (
-                epoch + 1 == config.epochs and method.asks_for_second()
-            )  # what it teaches is lost, else
-            if config.checkpoint_every >= 0 or is_awaited:
+            # a teacher is kept whatever else is: stopped, its pupil can only go on with the very same
+            teaches = epoch + 1 == config.epochs and method.asks_for_second()
+            if config.checkpoint_every >= 0 or teaches:
                 save(position)
         seconds = time.perf_counter() - started
         method.retriever.load_state_dict(best)
