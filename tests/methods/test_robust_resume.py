@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from robust_examples import coloured_squares, small_config, training_data
+from small_runs import press_ctrl_c
 
 from pmpguard.methods.method import Method
 from pmpguard.noise.corrupt import corrupt_pairs
-from pmpguard.training import loop
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.loop import Interrupted, TrainingData, train
 
@@ -32,17 +29,8 @@ def stopped_and_straight(
 ) -> Method:
     """A run without a break, which one that is interrupted after its sixth step and continued must equal."""
     straight = train(config, data, folder / "straight")
-    original, taken = loop.StepRunner.step, 0
-
-    def stop_at_the_sixth(self: loop.StepRunner, *arguments: Any) -> None:
-        nonlocal taken
-        original(self, *arguments)
-        taken += 1
-        if taken == 6:
-            os.kill(os.getpid(), signal.SIGINT)
-
     with monkeypatch.context() as patch:
-        patch.setattr(loop.StepRunner, "step", stop_at_the_sixth)
+        press_ctrl_c(patch, 6)
         with pytest.raises(Interrupted):
             train(config, data, folder / "resumed")
     resumed = train(config, data, folder / "resumed")

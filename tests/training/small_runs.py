@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.transforms import Augmentation
 from pmpguard.evaluation.evaluate import Gallery
 from pmpguard.model.retriever_config import CrossGatedConfig, RetrieverConfig
+from pmpguard.training import loop
 from pmpguard.training.config import OptimiserConfig, TrainConfig
 from pmpguard.training.loop import TrainingData
 from pmpguard.training.pictures import ResidentPictures
@@ -53,6 +57,21 @@ def training_data(table: PairTable, images: torch.Tensor, noise: str = "") -> Tr
 
     train, pictures = part("train")
     return TrainingData(train, pictures, Gallery(*part("val")), table.fingerprint, noise)
+
+
+def press_ctrl_c(patch: pytest.MonkeyPatch, after: int) -> list[int]:
+    """After so many steps from now on; the numbers of all steps that are taken gather in the list."""
+    taken: list[int] = []
+    original = loop.StepRunner.step
+
+    def step(self: loop.StepRunner, batches: Any, epoch: int, number: int, factor: float) -> None:
+        original(self, batches, epoch, number, factor)
+        taken.append(number)
+        if len(taken) == after:
+            signal.raise_signal(signal.SIGINT)
+
+    patch.setattr(loop.StepRunner, "step", step)
+    return taken
 
 
 def small_config(**changes: object) -> TrainConfig:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import coloured_squares, small_config, training_data
+from small_runs import coloured_squares, press_ctrl_c, small_config, training_data
 from test_loop import same
 
 from pmpguard.errors import CheckpointError, ConfigError
@@ -21,7 +21,7 @@ from pmpguard.training.checkpoint import Position, RunIdentity, load_checkpoint
 from pmpguard.training.generations import OTHER_DRAWS, SECOND, train_generations
 from pmpguard.training.loop import Interrupted, TrainResult, train
 
-TABLE, IMAGES = coloured_squares(copies=3)
+DATA = training_data(*coloured_squares(copies=3))
 
 
 def guarded(**settings: Any) -> Any:
@@ -44,9 +44,9 @@ def second_validates_at(mr: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_being_asked_there_is_one_model(tmp_path: Path) -> None:
     for name, settings in (("never", {}), ("too few wrong", {"second_from": 1.0})):
-        found = train_generations(guarded(**settings), training_data(TABLE, IMAGES), tmp_path / name)
+        found = train_generations(guarded(**settings), DATA, tmp_path / name)
         assert found.generation == 1 and not (tmp_path / name / SECOND).exists()
-    plain = train_generations(small_config(epochs=1), training_data(TABLE, IMAGES), tmp_path / "infonce")
+    plain = train_generations(small_config(epochs=1), DATA, tmp_path / "infonce")
     assert plain.generation == 1
 
 
@@ -54,9 +54,9 @@ def test_the_second_model_has_other_draws_and_replaces_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second_validates_at(101.0, monkeypatch)
-    config, data = guarded(second_from=0.0), training_data(TABLE, IMAGES)
-    first = train(config, data, tmp_path / "alone")
-    found = train_generations(config, data, tmp_path / "both")
+    config = guarded(second_from=0.0)
+    first = train(config, DATA, tmp_path / "alone")
+    found = train_generations(config, DATA, tmp_path / "both")
     assert (found.generation, found.generations) == (2, 2)
     told = json.loads((tmp_path / "both" / SECOND / "config.json").read_text())
     assert told["seed"] == config.seed + OTHER_DRAWS
@@ -72,9 +72,9 @@ def test_the_second_model_has_other_draws_and_replaces_the_first(
 
 def test_the_better_one_on_validation_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second_validates_at(-1.0, monkeypatch)
-    config, data = guarded(second_from=0.0), training_data(TABLE, IMAGES)
-    first = train(config, data, tmp_path / "alone")
-    found = train_generations(config, data, tmp_path / "both")
+    config = guarded(second_from=0.0)
+    first = train(config, DATA, tmp_path / "alone")
+    found = train_generations(config, DATA, tmp_path / "both")
     assert (found.generation, found.generations) == (1, 2)
     same(first, found)
     kept, alone = weights_in(tmp_path / "both"), weights_in(tmp_path / "alone")
@@ -85,8 +85,8 @@ def test_stopped_in_the_second_model_it_resumes_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second_validates_at(101.0, monkeypatch)
-    config, data = guarded(second_from=0.0), training_data(TABLE, IMAGES)
-    straight = train_generations(config, data, tmp_path / "straight")
+    config = guarded(second_from=0.0)
+    straight = train_generations(config, DATA, tmp_path / "straight")
     taken, original = 0, loop.StepRunner.step
 
     def step(self: loop.StepRunner, *arguments: Any) -> None:
@@ -99,39 +99,29 @@ def test_stopped_in_the_second_model_it_resumes_to_the_same_end(
     with monkeypatch.context() as patch:
         patch.setattr(loop.StepRunner, "step", step)
         with pytest.raises(KeyboardInterrupt):
-            train_generations(config, data, tmp_path / "resumed")
+            train_generations(config, DATA, tmp_path / "resumed")
     assert (tmp_path / "resumed" / SECOND).exists()
-    same(straight, train_generations(config, data, tmp_path / "resumed"))
+    same(straight, train_generations(config, DATA, tmp_path / "resumed"))
 
 
 def test_without_checkpoints_the_first_model_is_still_there_when_the_second_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, data = replace(guarded(second_from=0.0), checkpoint_every=-1), training_data(TABLE, IMAGES)
-    straight = train_generations(config, data, tmp_path / "straight")
-    stop, original = straight.steps + 3, loop.StepRunner.step
-    taken = 0
-
-    def step(self: loop.StepRunner, *arguments: Any) -> None:
-        nonlocal taken
-        taken += 1
-        original(self, *arguments)
-        if taken == stop:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(loop.StepRunner, "step", step)
+    config = replace(guarded(second_from=0.0), checkpoint_every=-1)
+    straight = train_generations(config, DATA, tmp_path / "straight")
+    taken = press_ctrl_c(monkeypatch, straight.steps + 3)
     with pytest.raises(Interrupted, match="run the same command again"):
-        train_generations(config, data, tmp_path / "resumed")
-    found = train_generations(config, data, tmp_path / "resumed")
-    assert taken == 2 * straight.steps  # none of the first model's again
+        train_generations(config, DATA, tmp_path / "resumed")
+    found = train_generations(config, DATA, tmp_path / "resumed")
+    assert len(taken) == 2 * straight.steps  # none of the first model's again
     same(straight, found)
 
 
 def test_stopped_after_the_last_step_it_says_what_to_do_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, data = replace(guarded(), checkpoint_every=-1), training_data(TABLE, IMAGES)
-    straight, original = train_generations(config, data, tmp_path / "straight"), loop.validate
+    config = replace(guarded(), checkpoint_every=-1)
+    straight, original = train_generations(config, DATA, tmp_path / "straight"), loop.validate
     looks = 0
 
     def validate(*given: Any) -> dict[str, float]:
@@ -143,14 +133,14 @@ def test_stopped_after_the_last_step_it_says_what_to_do_and_goes_on(
 
     monkeypatch.setattr(loop, "validate", validate)
     with pytest.raises(Interrupted, match="run the same command again"):
-        train_generations(config, data, tmp_path / "resumed")
-    same(straight, train_generations(config, data, tmp_path / "resumed"))
+        train_generations(config, DATA, tmp_path / "resumed")
+    same(straight, train_generations(config, DATA, tmp_path / "resumed"))
     assert looks == config.epochs
 
 
 def test_which_model_was_kept_stands_in_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second_validates_at(101.0, monkeypatch)
-    train_generations(guarded(second_from=0.0), training_data(TABLE, IMAGES), tmp_path)
+    train_generations(guarded(second_from=0.0), DATA, tmp_path)
     assert "The second of two models" in (tmp_path / "model" / "README.md").read_text()
     assert "The second of two models" not in (tmp_path / SECOND / "model" / "README.md").read_text()
 
@@ -162,21 +152,21 @@ def test_a_share_outside_its_range_is_an_error(share: float) -> None:
 
 
 def test_a_finished_model_holds_no_gradients(tmp_path: Path) -> None:
-    found = train(guarded(), training_data(TABLE, IMAGES), tmp_path)
+    found = train(guarded(), DATA, tmp_path)
     assert all(parameter.grad is None for parameter in found.method.parameters())
 
 
 def test_a_taught_run_resumes_only_with_its_own_teacher(tmp_path: Path) -> None:
-    config, data = guarded(), training_data(TABLE, IMAGES)
-    teachers = [train(replace(config, seed=seed), data, tmp_path / f"{seed}").retriever for seed in (5, 6)]
+    config = guarded()
+    teachers = [train(replace(config, seed=seed), DATA, tmp_path / f"{seed}").retriever for seed in (5, 6)]
     before = {name: value.clone() for name, value in teachers[0].state_dict().items()}
-    train(config, data, tmp_path / "run", teacher=teachers[0])
+    train(config, DATA, tmp_path / "run", teacher=teachers[0])
     after = teachers[0].state_dict()
     # it teaches, and that is all
     assert all(torch.equal(value, after[name]) for name, value in before.items())
     for other in (teachers[1], None):
         with pytest.raises(CheckpointError, match="teacher"):
-            train(config, data, tmp_path / "run", teacher=other)
+            train(config, DATA, tmp_path / "run", teacher=other)
 
 
 def test_a_checkpoint_from_before_there_were_teachers_is_of_a_run_without(tmp_path: Path) -> None:
@@ -190,7 +180,6 @@ def test_a_checkpoint_from_before_there_were_teachers_is_of_a_run_without(tmp_pa
 
 
 def test_a_method_that_cannot_learn_from_a_teacher_says_so(tmp_path: Path) -> None:
-    data = training_data(TABLE, IMAGES)
-    teacher = train(small_config(epochs=1), data, tmp_path / "first").retriever
+    teacher = train(small_config(epochs=1), DATA, tmp_path / "first").retriever
     with pytest.raises(ConfigError, match="infonce cannot learn from a teacher"):
-        train(small_config(epochs=1), data, tmp_path / "second", teacher=teacher)
+        train(small_config(epochs=1), DATA, tmp_path / "second", teacher=teacher)

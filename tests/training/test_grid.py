@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prepared_squares import prepared_squares
-from small_runs import small_config
+from small_runs import press_ctrl_c, small_config
 
 from pmpguard.errors import ConfigError
 from pmpguard.evaluation.table_rendering import make_sections, to_markdown
 from pmpguard.evaluation.tables import read_rows, summarise
 from pmpguard.training import grid as grid_module
-from pmpguard.training import loop
 from pmpguard.training.experiment import ExperimentConfig, PreparedDataset, run_experiment
 from pmpguard.training.grid import (
     GridConfig,
@@ -124,16 +121,7 @@ def test_an_interrupted_grid_continues_inside_the_run(
 ) -> None:
     grid = small_grid(tmp_path, rates=(0.4,), train=small_config(epochs=2, checkpoint_every=-1))
     straight = run_grid(replace(grid, rows=tmp_path / "straight.jsonl"), tmp_path / "straight")
-    steps: list[int] = []
-    original = loop.StepRunner.step
-
-    def step(self: loop.StepRunner, batches: Any, epoch: int, number: int, factor: float) -> None:
-        original(self, batches, epoch, number, factor)
-        steps.append(number)
-        if len(steps) == 6 + 6 + 8:  # in the second epoch of the second run
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(loop.StepRunner, "step", step)
+    steps = press_ctrl_c(monkeypatch, 6 + 6 + 8)  # in the second epoch of the second run
     with pytest.raises(Interrupted, match="run the same command again"):
         run_grid(grid, tmp_path / "work")
     assert [row.method for row in read_rows(grid.rows)] == ["infonce"]

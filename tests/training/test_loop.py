@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import coloured_squares, small_config, training_data
+from small_runs import coloured_squares, press_ctrl_c, small_config, training_data
 
 from pmpguard.errors import CheckpointError, ConfigError, DataError, TrainingError
 from pmpguard.methods.infonce import InfoNce
@@ -37,18 +37,8 @@ def same(first: TrainResult, second: TrainResult) -> None:
 
 def run_until(monkeypatch: pytest.MonkeyPatch, stop_after: int, config: Any, run: Path) -> None:
     """Train, pressing Ctrl-C after `stop_after` steps."""
-    taken = 0
-    original = loop.StepRunner.step
-
-    def step(self: loop.StepRunner, *arguments: Any) -> None:
-        nonlocal taken
-        original(self, *arguments)
-        taken += 1
-        if taken == stop_after:
-            os.kill(os.getpid(), signal.SIGINT)
-
     with monkeypatch.context() as patch:
-        patch.setattr(loop.StepRunner, "step", step)
+        press_ctrl_c(patch, stop_after)
         with pytest.raises(Interrupted, match="run the same command again"):
             train(config, training_data(TABLE, IMAGES), run)
 

@@ -9,7 +9,6 @@ from typing import Any
 import pmpguard
 from pmpguard.commands.downloads import require_dataset
 from pmpguard.config import to_dict
-from pmpguard.data.formats import read_pairs
 from pmpguard.evaluation.detection import Detection, RematchPrecision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
 from pmpguard.model.retriever_config import Ranking
@@ -19,9 +18,10 @@ from pmpguard.training.experiment import (
     ExperimentConfig,
     NoiseConfig,
     prepare_dataset,
+    read_dataset,
     run_experiment,
 )
-from pmpguard.training.holding_out import HoldOut, draw_splits
+from pmpguard.training.holding_out import HoldOut
 from pmpguard.training.launch import joined_processes
 from pmpguard.training.loop import Interrupted, pick_device
 from pmpguard.training.pictures import open_pictures
@@ -141,8 +141,7 @@ def evaluate(
         gallery = prepare_dataset(settings, (split,)).gallery(split)
     else:
         require_dataset(Path(dataset))
-        table = read_pairs(Path(dataset), images=images)
-        table = (table if hold_out is None else draw_splits(table, hold_out)).split(split)
+        table = read_dataset(dataset, images, hold_out).split(split)
         gallery = Gallery(table, open_pictures(table, size, chosen))
     return evaluate_retriever(
         retriever,

@@ -102,6 +102,12 @@ class ExperimentResult:
     corruption: Corruption
 
 
+def read_dataset(dataset: str, images: Path | None, hold_out: HoldOut | None) -> PairTable:
+    """The pairs with their own splits, or with those that holding out pictures makes."""
+    table = read_pairs(Path(dataset), images=images)
+    return table if hold_out is None else draw_splits(table, hold_out)
+
+
 def prepare_dataset(
     config: ExperimentConfig, splits: tuple[str, ...] = ("train", "val", "test")
 ) -> PreparedDataset:
@@ -116,9 +122,7 @@ def prepare_dataset(
             order = chosen[rows.first_rows]
             pictures[split] = ResidentPictures(world.images[torch.from_numpy(order)], device)
         return PreparedDataset(world.table, pictures)
-    table = read_pairs(Path(config.dataset), images=config.images)
-    if config.hold_out is not None:
-        table = draw_splits(table, config.hold_out)
+    table = read_dataset(config.dataset, config.images, config.hold_out)
     for split in splits:
         if split not in table.splits():
             raise DataError(
