@@ -21,11 +21,11 @@ from audit_data import RESULTS, Dataset, judged_parts, load_dataset, record, usu
 from pmpguard.audit.cleaning import clean_pairs
 from pmpguard.audit.crossfit import CrossfitConfig, training_settings
 from pmpguard.audit.judging import judge_parts
+from pmpguard.data.images.sources import Pictures, SomePictures
 from pmpguard.data.pairs import PairTable
 from pmpguard.evaluation.evaluate import Gallery, evaluate_retriever
-from pmpguard.noise.corrupt import corrupt_pairs
+from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.loop import TrainingData, pick_device, train
-from pmpguard.training.pictures import Pictures, SomePictures
 
 
 def chosen(data: Dataset, codes: np.ndarray) -> tuple[PairTable, SomePictures]:

@@ -16,11 +16,11 @@ import torch
 from pmpguard.audit.crossfit import CrossfitConfig, FoldJudge, fold_judges
 from pmpguard.audit.judging import JudgedPart, judged_by_model
 from pmpguard.data.formats import read_pairs
-from pmpguard.data.images import load_images
+from pmpguard.data.images.decode import load_images
+from pmpguard.data.images.sources import Pictures, ResidentPictures
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.scenes import scene_world
+from pmpguard.synthetic.scenes import scene_world
 from pmpguard.training.loop import pick_device
-from pmpguard.training.pictures import Pictures, ResidentPictures
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 RESULTS = Path(__file__).parent / "results"

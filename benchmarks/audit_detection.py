@@ -35,16 +35,16 @@ from sklearn.mixture import GaussianMixture
 
 from pmpguard.audit.crossfit import CrossfitConfig, of_images, training_settings
 from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_together
+from pmpguard.data.images.sources import SomePictures
 from pmpguard.data.pairs import PairTable
 from pmpguard.evaluation.detection import measure_detection, precision_at
 from pmpguard.evaluation.evaluate import Gallery, PictureSource
-from pmpguard.model.retriever import Retriever
-from pmpguard.noise.corrupt import corrupt_pairs
-from pmpguard.training.cached import cache_pictures, can_cache
+from pmpguard.models.retriever import Retriever
+from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.config import TrainConfig
+from pmpguard.training.feature_cache import cache_pictures, can_cache
 from pmpguard.training.kept_tokens import images_of
 from pmpguard.training.loop import TrainingData, pick_device, train
-from pmpguard.training.pictures import SomePictures
 
 WARM_UP = 5  # epochs before losses are read, as in NCR
 LOSS_BATCH = 160

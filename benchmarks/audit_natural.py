@@ -23,10 +23,10 @@ from typing import Any
 from audit_data import RESULTS, record
 from PIL import Image, ImageDraw, ImageFont
 
-from pmpguard.audit.issues_file import ISSUES, PAIRS, SUMMARY, read_issues, read_summary
+from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY, read_issues, read_summary
 from pmpguard.audit.rows import AuditRow
 from pmpguard.data.formats import read_pairs
-from pmpguard.data.images import load_pair_image
+from pmpguard.data.images.decode import load_pair_image
 from pmpguard.data.pairs import PairTable
 
 DOCS = Path(__file__).parent.parent / "docs" / "images"

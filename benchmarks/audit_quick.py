@@ -18,7 +18,7 @@ from pmpguard.audit.crossfit import CrossfitConfig
 from pmpguard.audit.judging import judge_together
 from pmpguard.audit.quick import judged_quickly
 from pmpguard.evaluation.detection import measure_detection
-from pmpguard.noise.corrupt import corrupt_pairs
+from pmpguard.noise.inject import corrupt_pairs
 
 CASES = [("caption", rate) for rate in (0.0, 0.2, 0.4, 0.6, 0.8)] + [("image", rate) for rate in (0.4, 0.8)]
 

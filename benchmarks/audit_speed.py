@@ -20,9 +20,9 @@ from torch.nn.functional import normalize
 
 from pmpguard.audit.embeddings import embedding_evidence
 from pmpguard.audit.judging import JudgedPart, judge_parts, word_region_measure
-from pmpguard.audit.words import PictureWords, WordList, WordSpan
+from pmpguard.audit.word_evidence import PictureWords, WordList, WordSpan
 from pmpguard.data.pairs import PairTable
-from pmpguard.model.encoded import Encoded
+from pmpguard.models.encoded import Encoded
 
 DIM, REGIONS, WORDS, PER_IMAGE, VOCABULARY = 256, 49, 12, 5, 3000
 

@@ -19,13 +19,13 @@ from audit_data import RESULTS, Dataset, judged_parts, record
 
 from pmpguard.audit.crossfit import CrossfitConfig
 from pmpguard.audit.judging import judge_together
+from pmpguard.audit.word_evidence import WRONG_UNDER, picture_evidence, sibling_evidence, visibility
 from pmpguard.audit.word_verdicts import judge_words
-from pmpguard.audit.words import WRONG_UNDER, picture_evidence, sibling_evidence, visibility
-from pmpguard.data.scenes import SceneWorld, WrongCaption, scene_world, wrong_description
+from pmpguard.data.images.sources import ResidentPictures
 from pmpguard.evaluation.detection import auroc, average_precision
-from pmpguard.noise.corrupt import partial_corruption
+from pmpguard.noise.inject import partial_corruption
+from pmpguard.synthetic.scenes import SceneWorld, WrongCaption, scene_world, wrong_description
 from pmpguard.training.loop import pick_device
-from pmpguard.training.pictures import ResidentPictures
 
 
 def wrong_characters(caption: str, wrong: WrongCaption) -> list[tuple[int, int]]:

@@ -24,12 +24,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.catching.discriminant import refined_discriminant
-from pmpguard.catching.looking import WrongPairs, agreement_part, draw_wrong, score_part
-from pmpguard.catching.mapping import mapped_part, spread
-from pmpguard.catching.mixture import fit_match_mixture, fit_with_known_rate
-from pmpguard.catching.rematch import propose_captions, standardised_cosines
-from pmpguard.catching.rivals import rival_part
+from pmpguard.detection.combine import refined_discriminant
+from pmpguard.detection.evidence.competition import rival_part
+from pmpguard.detection.evidence.regression import mapped_part, spread
+from pmpguard.detection.mixture import fit_match_mixture, fit_with_known_rate
+from pmpguard.detection.null_pairs import WrongPairs, agreement_part, draw_wrong, score_part
+from pmpguard.detection.rematch import propose_captions, standardised_cosines
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 Result = TypeVar("Result")

@@ -27,15 +27,15 @@ import torch
 from gpu_timing import DEVICE, milliseconds, wait
 from torch import Tensor, nn
 
-from pmpguard.model import depthwise, pointwise
-from pmpguard.model.convnets import (
+from pmpguard.kernels.convolution import depthwise, pointwise
+from pmpguard.kernels.convolution.depthwise import Window
+from pmpguard.models.encoders.convnets import (
     Convolution,
     EfficientNetLite0,
     InvertedResidual,
     InvertedResidualNet,
     MobileNetV2,
 )
-from pmpguard.model.depthwise import Window
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 HALF = torch.bfloat16 if DEVICE.type == "cuda" else torch.float16  # the interpreter has no bf16 products

@@ -13,9 +13,9 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from pmpguard.commands.demo import METHODS, SETTINGS, demo_config
-from pmpguard.evaluation.tables import append_row, read_rows, summarise
-from pmpguard.training.experiment import PreparedDataset, prepare_dataset, run_experiment
+from pmpguard.cli.demo import METHODS, SETTINGS, demo_config
+from pmpguard.experiments.rows import append_row, read_rows, summarise
+from pmpguard.experiments.run import PreparedDataset, prepare_dataset, run_experiment
 
 ROWS = Path(__file__).parent / "results" / "demo_seeds.jsonl"
 

@@ -28,10 +28,10 @@ import yaml
 
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.evaluation.evaluate import encode_gallery, evaluate_scores
-from pmpguard.noise.corrupt import corrupt_pairs
-from pmpguard.training.experiment import PreparedDataset, measure_catching, oracle_data, prepare_dataset
-from pmpguard.training.generations import SECOND, train_generations
-from pmpguard.training.grid import GridConfig, cell_config, merge, read_grid
+from pmpguard.experiments.grid import GridConfig, cell_config, merge, read_grid
+from pmpguard.experiments.run import PreparedDataset, measure_catching, oracle_data, prepare_dataset
+from pmpguard.noise.inject import corrupt_pairs
+from pmpguard.training.distillation import SECOND, train_generations
 from pmpguard.training.loop import TrainingData, pick_device
 from pmpguard.training.tracking import current_commit, describe_hardware
 

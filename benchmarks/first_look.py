@@ -21,13 +21,13 @@ from audit_data import RESULTS, record
 
 from pmpguard.data.pairs import image_label_codes
 from pmpguard.evaluation.detection import measure_detection
+from pmpguard.experiments.grid import cell_config, read_grid
+from pmpguard.experiments.run import prepare_dataset
 from pmpguard.methods.method import TrainingView
-from pmpguard.noise.corrupt import corrupt_pairs
+from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.distributed import World
-from pmpguard.training.experiment import prepare_dataset
-from pmpguard.training.grid import cell_config, read_grid
+from pmpguard.training.encode import Split
 from pmpguard.training.loop import build_method, pick_device
-from pmpguard.training.splits import Split
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "rsicd-light.yaml"
 CASES = [("caption", 0.0), ("caption", 0.2), ("caption", 0.4), ("caption", 0.6), ("caption", 0.8),

@@ -39,17 +39,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import leaky_relu, normalize
 
-from pmpguard.model.awareness_attention import awareness_scores
-from pmpguard.model.cores import on_every_core
-from pmpguard.model.cross_gated_attention import CrossGatedAttention
-from pmpguard.model.cross_gated_native import compiled, native_gated_cosines
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.packed_scoring import (
+from pmpguard.kernels.cross_gated.native import compiled, native_gated_cosines
+from pmpguard.kernels.packed_scoring import (
     pack_captions,
     packed_gated_cosines,
     score_blocks,
 )
-from pmpguard.model.pair_scoring import awareness_all_pairs, trimmed
+from pmpguard.kernels.pair_scoring import awareness_all_pairs, trimmed
+from pmpguard.kernels.thread_pool import on_every_core
+from pmpguard.models.attention.awareness import awareness_scores
+from pmpguard.models.attention.cross_gated import CrossGatedAttention
+from pmpguard.models.encoded import Encoded
 
 Result = TypeVar("Result")
 

@@ -44,18 +44,18 @@ from pair_scoring_sweep import (
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.model.awareness_attention import awareness_scores
-from pmpguard.model.awareness_fused import PRODUCT_DTYPE, fits_kernel
-from pmpguard.model.cross_gated_attention import CrossGatedAttention
-from pmpguard.model.cross_gated_fused import fits_gated_kernel, gated_cosines_fused
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.pair_scoring import (
+from pmpguard.kernels.awareness.fused import PRODUCT_DTYPE, fits_kernel
+from pmpguard.kernels.cross_gated.fused import fits_gated_kernel, gated_cosines_fused
+from pmpguard.kernels.pair_scoring import (
     all_pairs,
     awareness_all_pairs,
     awareness_floats,
     gated_all_pairs,
     gated_floats,
 )
+from pmpguard.models.attention.awareness import awareness_scores
+from pmpguard.models.attention.cross_gated import CrossGatedAttention
+from pmpguard.models.encoded import Encoded
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 REGIONS, LONGEST, DIM, CAPTIONS_PER_IMAGE = 49, 24, 512, 5

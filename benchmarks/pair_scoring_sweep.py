@@ -12,11 +12,12 @@ import torch
 from gpu_timing import milliseconds
 from torch import Tensor
 
-from pmpguard.model import awareness_fused, cross_gated_fused
-from pmpguard.model.awareness_attention import SHARPNESS
-from pmpguard.model.awareness_fused import PRODUCT_DTYPE, awareness_scores_fused, forward_scores, prepare
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.pair_scoring import all_pairs_with_gradient
+from pmpguard.kernels.awareness import fused as awareness_fused
+from pmpguard.kernels.awareness.fused import PRODUCT_DTYPE, awareness_scores_fused, forward_scores, prepare
+from pmpguard.kernels.cross_gated import fused as cross_gated_fused
+from pmpguard.kernels.pair_scoring import all_pairs_with_gradient
+from pmpguard.models.attention.awareness import SHARPNESS
+from pmpguard.models.encoded import Encoded
 
 BOUNDARY = 0.1
 

@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pmpguard.data.scene_captions import describe_scene
-from pmpguard.data.scene_drawing import render_scene
-from pmpguard.data.scene_layout import draw_scene
 from pmpguard.files import write_json
+from pmpguard.synthetic.captions import describe_scene
+from pmpguard.synthetic.drawing.render import render_scene
+from pmpguard.synthetic.layout import draw_scene
 
 RESULT = Path(__file__).parent / "results" / "scene_speed.json"
 TARGET = 200.0  # scenes per second at 64 px

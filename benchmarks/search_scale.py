@@ -40,17 +40,17 @@ from pair_table_scale import commit, hardware
 from PIL import Image
 from torch.nn.functional import normalize
 
-from pmpguard.data.scenes import scene_world
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import preset
+from pmpguard.models.config import preset
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.retriever import Retriever
 from pmpguard.search.embed import embed_source
-from pmpguard.search.embedding_files import EmbeddingSettings, write_embedding_manifest, write_partition
-from pmpguard.search.model_identity import identify_model
+from pmpguard.search.index.changes import add_to_index, build_index
+from pmpguard.search.index.embedding_files import EmbeddingSettings, write_embedding_manifest, write_partition
+from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.query import Filters, Query
 from pmpguard.search.searcher import Searcher
 from pmpguard.search.sources import open_source
-from pmpguard.search.store import add_to_index, build_index
+from pmpguard.synthetic.scenes import scene_world
 
 REGIONS, PARTITION = 49, 1000
 PIXELS = 256  # a side of a drawn picture

@@ -21,11 +21,11 @@ from pair_table_scale import commit, hardware
 from torch import Tensor
 
 from pmpguard.data.formats import read_pairs
+from pmpguard.data.images.sources import open_pictures
 from pmpguard.evaluation.evaluate import Gallery, encode_gallery
-from pmpguard.model.retriever import Retriever
+from pmpguard.experiments.run import SCENES, ExperimentConfig, prepare_dataset
+from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.experiment import SCENES, ExperimentConfig, prepare_dataset
-from pmpguard.training.pictures import open_pictures
 
 SIZES = (50, 100, 200)
 BEST = 10

@@ -31,13 +31,13 @@ from pair_table_scale import commit, hardware
 from search_scale import texts, write_synthetic
 
 from pmpguard.files import write_json
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import preset
-from pmpguard.search.store import build_index
+from pmpguard.models.config import preset
+from pmpguard.models.retriever import Retriever
+from pmpguard.search.index.changes import build_index
 
 RESULT = Path(__file__).parent / "results" / "serve_load.json"
 # As users start it: the command sees to it that idle threads sleep, which a call of its function would not.
-START = [sys.executable, "-m", "pmpguard.cli", "serve", "--port", "0", "--device", "cpu"]
+START = [sys.executable, "-m", "pmpguard.cli.main", "serve", "--port", "0", "--device", "cpu"]
 
 
 class Client:

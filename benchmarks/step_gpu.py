@@ -31,23 +31,23 @@ import numpy as np
 import torch
 from gpu_timing import DEVICE, once, wait
 
-from pmpguard.data.batches import PairSampler
+from pmpguard.data.images.sources import ResidentPictures
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ModelError
 from pmpguard.methods.method import Method
 from pmpguard.methods.registry import find_method
-from pmpguard.model.image_encoder import ImageArchitecture, ImageEncoder
-from pmpguard.model.pretrained import IMAGENET_MEAN, IMAGENET_STD
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import RetrieverConfig
-from pmpguard.model.text_encoder import TextArchitecture, TextEncoder
-from pmpguard.model.tokenizer import word_tokenizer
-from pmpguard.training.averaging import AveragedWeights
+from pmpguard.models.config import RetrieverConfig
+from pmpguard.models.encoders.image import ImageArchitecture, ImageEncoder
+from pmpguard.models.encoders.pretrained import IMAGENET_MEAN, IMAGENET_STD
+from pmpguard.models.encoders.text import TextArchitecture, TextEncoder
+from pmpguard.models.retriever import Retriever
+from pmpguard.models.tokenizer import word_tokenizer
+from pmpguard.training.batch_sampler import PairSampler
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World
-from pmpguard.training.feeding import Feeder, StepTensors, TokenTable
+from pmpguard.training.ema import AveragedWeights
+from pmpguard.training.loader import Feeder, StepTensors, TokenTable
 from pmpguard.training.loop import build_method, build_optimiser
-from pmpguard.training.pictures import ResidentPictures
 from pmpguard.training.step import StepRunner, captures
 from pmpguard.training.tracking import current_commit, describe_hardware
 

@@ -21,9 +21,9 @@ from audit_data import RESULTS, record
 from pair_scoring_cpu import Took, planted, timed
 from torch import Tensor
 
-from pmpguard.model.awareness_attention import awareness_scores
-from pmpguard.model.image_encoder import pretrained_image_encoder
-from pmpguard.model.packed_gradient import packed_awareness_with_gradient
+from pmpguard.kernels.awareness.cpu_gradient import packed_awareness_with_gradient
+from pmpguard.models.attention.awareness import awareness_scores
+from pmpguard.models.encoders.image import pretrained_image_encoder
 
 BOUNDARY = 0.1
 

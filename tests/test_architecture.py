@@ -21,20 +21,20 @@ SOURCE = Path(pmpguard.__file__).parent
 PROJECT = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
 MODULES = sorted(SOURCE.rglob("*.py"))
 ORDER = [
-    {"errors", "files", "config"},
+    {"errors", "files", "config", "stable_random", "device"},
     {"data"},
+    {"synthetic"},
     {"noise"},
-    {"model"},
+    {"models", "kernels"},
     {"losses"},
-    {"catching"},
+    {"detection"},
     {"methods"},
-    {"evaluation"},
-    {"training"},
+    {"training", "evaluation"},
+    {"experiments"},
     {"audit"},
-    {"search"},
+    {"geo", "search"},
     {"serving"},
-    {"commands"},
-    {"hub", "cli"},
+    {"cli"},
     {"__main__"},
 ]
 # The packages each extra brings, under the names they are imported by.
@@ -260,7 +260,7 @@ FORBIDDEN_CALLS = {
     "pd.read_pickle",
 }
 # The one place that reads foreign weight files, with `weights_only=True`.
-WEIGHTS = "model/weights.py"
+WEIGHTS = "models/checkpoints.py"
 
 
 def dangers(tree: ast.AST, name: str) -> list[str]:
@@ -322,7 +322,7 @@ def test_files_are_small_and_named_for_what_they_hold(path):
 
 
 def test_the_command_line_starts_without_torch():
-    code = "import sys, pmpguard.cli; print([name for name in sys.argv[1].split(',') if name in sys.modules])"
+    code = "import sys, pmpguard.cli.main; print([n for n in sys.argv[1].split(',') if n in sys.modules])"
     heavy = "torch,transformers,numpy,pyarrow,PIL,accelerate,jsonargparse"
     result = run_python(code, heavy)
     assert result.stdout == "[]\n", result.stderr
@@ -333,7 +333,7 @@ def test_help_answers_in_half_a_second():
     seconds = []
     for _ in range(3):
         before = os.times()
-        result = run_python("import sys; from pmpguard.cli import main; sys.exit(main(['--help']))")
+        result = run_python("import sys; from pmpguard.cli.main import main; sys.exit(main(['--help']))")
         after = os.times()
         assert result.returncode == 0 and "usage: pmpguard" in result.stdout
         seconds.append(

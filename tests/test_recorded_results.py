@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pmpguard.evaluation.printed import find_printed
+from pmpguard.experiments.paper_reference import find_printed
 from pmpguard.methods.registry import find_method
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pmpguard.model.retriever import Retriever
+    from pmpguard.models.retriever import Retriever
 
 __version__ = "0.1.0"
 
 
 def load(path: str | Path) -> Retriever:
     """Load a trained retriever from its directory. torch is imported only when this is called."""
-    from pmpguard.model.retriever import Retriever
+    from pmpguard.models.retriever import Retriever
 
     return Retriever.load(path)

@@ -2,7 +2,7 @@
 
 import sys
 
-from pmpguard.cli import main
+from pmpguard.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

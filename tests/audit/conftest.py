@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 
-from report_pages import PageOpener, grey, small_audit  # noqa: E402
+from helpers.report_pages import PageOpener, grey, small_audit  # noqa: E402
 
 from pmpguard.audit.report import write_report  # noqa: E402
 

@@ -16,10 +16,10 @@ from pmpguard.audit import crossfit
 from pmpguard.audit.crossfit import CrossfitConfig, fold_judges, training_settings
 from pmpguard.audit.judging import judged_by_model
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.scenes import scene_world, write_world
 from pmpguard.errors import ConfigError
-from pmpguard.model.image_encoder import EncoderOptions
-from pmpguard.model.retriever_config import preset
+from pmpguard.models.config import preset
+from pmpguard.models.encoders.image import EncoderOptions
+from pmpguard.synthetic.scenes import scene_world, write_world
 from pmpguard.training import loop
 
 QUICK = CrossfitConfig(folds=2, encoders="tiny", image_size=32, epochs=2, device="cpu")

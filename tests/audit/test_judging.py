@@ -6,10 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from planted_pairs import planted
+from helpers.planted_pairs import planted
 
 from pmpguard.audit.embeddings import embedding_evidence, unit_rows
-from pmpguard.audit.evidence import judge_evidence
 from pmpguard.audit.judging import (
     judged_by_model,
     mean_largest_cosines,
@@ -18,13 +17,14 @@ from pmpguard.audit.judging import (
     word_region_measure,
 )
 from pmpguard.audit.proposals import picked_probability, propose_for_rows
-from pmpguard.data.images import load_pair_image
+from pmpguard.data.images.decode import load_pair_image
+from pmpguard.data.images.sources import open_pictures
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.scenes import scene_world, write_world
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import preset
-from pmpguard.training.pictures import open_pictures
+from pmpguard.detection.verdicts import judge_evidence
+from pmpguard.models.config import preset
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.retriever import Retriever
+from pmpguard.synthetic.scenes import scene_world, write_world
 
 
 def encoded(count, fragments, dim=5, seed=0, masked=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from report_pages import FINGERPRINT, decisions, press, selected, shown_ranks, text
+from helpers.report_pages import FINGERPRINT, decisions, press, selected, shown_ranks, text
 
 
 def test_summary_and_first_pair_are_shown(open_page, small_report):

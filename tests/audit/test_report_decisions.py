@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from planted_pairs import planted, write_clip_folder
-from report_pages import press, text
+from helpers.planted_pairs import planted, write_clip_folder
+from helpers.report_pages import press, text
 
 from pmpguard.audit.audit import AuditConfig, audit_dataset
-from pmpguard.audit.clip_embeddings import read_clip_embeddings
-from pmpguard.commands.clean import clean
+from pmpguard.cli.clean import clean
 from pmpguard.data.formats import read_pairs
+from pmpguard.data.formats.embeddings import read_clip_embeddings
 
 
 @pytest.fixture(scope="module")

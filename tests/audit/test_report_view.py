@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from PIL import Image
-from report_pages import (
+from helpers.report_pages import (
     FINGERPRINT,
     NASTY,
     PageOpener,
@@ -18,6 +17,7 @@ from report_pages import (
     text,
     words_of,
 )
+from PIL import Image
 
 from pmpguard.audit.report import write_report
 from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal, WordVerdict

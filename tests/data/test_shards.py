@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import format_examples
 import pytest
+from helpers import format_examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, f1_score, precision_recall_curve, roc_auc_score
 
-from pmpguard.catching.rematch import Proposals
+from pmpguard.detection.rematch import Proposals
 from pmpguard.errors import DataError
 from pmpguard.evaluation.detection import measure_detection, precision_at, rematch_precision
 

@@ -20,9 +20,9 @@ from pmpguard.evaluation.evaluate import (
     shortlist_scores,
 )
 from pmpguard.evaluation.recall import retrieval_recall
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import RetrieverConfig
+from pmpguard.models.config import RetrieverConfig
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.retriever import Retriever
 
 CPU = torch.device("cpu")
 WORDS = ["red", "green", "blue", "roof", "pond", "road", "tree", "field"]

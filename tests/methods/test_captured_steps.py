@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_simple_methods import batch, build
+from helpers.method_examples import batch, build
 from torch.overrides import TorchFunctionMode
 
+from pmpguard.kernels.awareness import fused as awareness_fused
 from pmpguard.methods.method import Taught
 from pmpguard.methods.registry import BUILT_IN, find_method
-from pmpguard.model import awareness_fused
 
 FORBIDDEN = {
     "tensor", "as_tensor", "from_numpy", "item", "tolist", "numpy", "cpu", "nonzero", "unique",

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 import torch
-from test_simple_methods import WORDS, batch, build
+from helpers.method_examples import WORDS, batch, build
 
 from pmpguard.methods.method import EncodedBatch
 from pmpguard.methods.registry import find_method
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import preset
+from pmpguard.models.config import preset
+from pmpguard.models.retriever import Retriever
 
 PEERS = ("harma", "pir", "swan", "dove")
 

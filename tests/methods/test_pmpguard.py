@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from test_simple_methods import batch, build
+from helpers.method_examples import batch, build
 from torch import Tensor
 
-from pmpguard.catching.looking import Part
-from pmpguard.catching.rivals import rival_part
-from pmpguard.losses.awareness import awareness_terms
-from pmpguard.methods import catching_method, pmpguard
-from pmpguard.methods.catching_method import EVIDENCE, planned_visits
+from pmpguard.detection.evidence.competition import rival_part
+from pmpguard.detection.null_pairs import Part
+from pmpguard.losses.hinge import awareness_terms
+from pmpguard.methods import detecting as catching_method
+from pmpguard.methods import pmpguard
+from pmpguard.methods.detecting import EVIDENCE, planned_visits
 from pmpguard.methods.method import Taught, TrainingView
 from pmpguard.methods.pmpguard import PmpGuard, PmpGuardSettings
-from pmpguard.model.awareness_attention import awareness_scores
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.retriever_config import CrossGatedConfig, RetrieverConfig
+from pmpguard.models.attention.awareness import awareness_scores
+from pmpguard.models.config import CrossGatedConfig, RetrieverConfig
+from pmpguard.models.encoded import Encoded
 
 PAIRS = 4000
 

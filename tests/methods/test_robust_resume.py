@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from robust_examples import coloured_squares, small_config, training_data
-from small_runs import press_ctrl_c
+from helpers.robust_examples import coloured_squares, small_config, training_data
+from helpers.small_runs import press_ctrl_c
 
 from pmpguard.methods.method import Method
-from pmpguard.noise.corrupt import corrupt_pairs
+from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.loop import Interrupted, TrainingData, train
 

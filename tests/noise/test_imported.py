@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from noise_rules import make_table
+from helpers.noise_rules import make_table
 
 from pmpguard.errors import DataError
 from pmpguard.noise.imported import from_image_index, from_permutation, read_index

@@ -7,13 +7,13 @@ import json
 
 import numpy as np
 import pytest
+from helpers.noise_rules import make_table
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from noise_rules import make_table
 
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.noise.corrupt import corrupt_pairs, partial_corruption
 from pmpguard.noise.imported import from_permutation
+from pmpguard.noise.inject import corrupt_pairs, partial_corruption
 from pmpguard.noise.manifest import FIELDS, _digest, apply_manifest, save_manifest
 
 

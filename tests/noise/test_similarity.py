@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from noise_rules import broken_rules, make_table
+from helpers.noise_rules import broken_rules, make_table
 
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.noise.corrupt import corrupt_pairs
+from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.noise.similarity import SimilarityFilter
 
 

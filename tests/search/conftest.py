@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from search_examples import embed, make_world
+from helpers.search_examples import embed, make_world
 
-from pmpguard.search.store import build_index
+from pmpguard.search.index.changes import build_index
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from search_examples import embed, files_of, killed_at, only_pictures, save_model
+from helpers.search_examples import embed, files_of, killed_at, only_pictures, save_model
 
 from pmpguard.data.formats import read_pairs
-from pmpguard.data.images import load_pair_image
+from pmpguard.data.images.decode import load_pair_image
 from pmpguard.errors import DataError, ModelError, PmpguardError
 from pmpguard.files import verify_manifest, writer_lock
-from pmpguard.model.retriever import Retriever
-from pmpguard.search.embedding_files import open_metadata, open_vectors, remaining_problems
+from pmpguard.models.retriever import Retriever
+from pmpguard.search.index.embedding_files import open_metadata, open_vectors, remaining_problems
 
 
 def test_the_files_can_be_read_without_us(small_search):

@@ -11,25 +11,25 @@ import pytest
 import torch
 from PIL import Image
 
-from pmpguard.cli import run_verb
-from pmpguard.commands.search import search
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import RetrieverConfig
+from pmpguard.cli.main import run_verb
+from pmpguard.cli.search import search
+from pmpguard.geo.footprints import boxes_meet
+from pmpguard.geo.geojson import hits_to_geojson
+from pmpguard.geo.stac import hits_to_stac
+from pmpguard.geo.tiles import METADATA, TileSettings, tile_scenes
+from pmpguard.models.config import RetrieverConfig
+from pmpguard.models.retriever import Retriever
 from pmpguard.search.embed import embed_source
-from pmpguard.search.footprints import boxes_meet
-from pmpguard.search.geo_tiles import METADATA, TileSettings, tile_scenes
-from pmpguard.search.geojson import hits_to_geojson
+from pmpguard.search.index.changes import build_index
+from pmpguard.search.index.updates import add_source
 from pmpguard.search.query import Filters, Query
 from pmpguard.search.searcher import Searcher
 from pmpguard.search.sources import open_source
-from pmpguard.search.stac import hits_to_stac
-from pmpguard.search.store import build_index
-from pmpguard.search.updating import add_source
 
 pytest.importorskip("rasterio", reason="the extra geo is not installed")
 pytest.importorskip("pystac", reason="the extra geo is not installed")
 
-from geo_scene_files import random_pixels, write_scene
+from helpers.geo_scene_files import random_pixels, write_scene
 
 
 @pytest.fixture(scope="module")

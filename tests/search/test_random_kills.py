@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from search_examples import embed, files_of, killed_after, only_pictures
+from helpers.search_examples import embed, files_of, killed_after, only_pictures
 
+from pmpguard.search.index.changes import add_to_index, build_index, verify_index
 from pmpguard.search.query import Query, SearchHit
 from pmpguard.search.searcher import Searcher
-from pmpguard.search.store import add_to_index, build_index, verify_index
 
 QUERY = Query("a green field")
 counts = pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.slow)])

@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.search_examples import embed, save_model
 from PIL import Image
-from search_examples import embed, save_model
 
 from pmpguard.data.formats import read_pairs
-from pmpguard.data.images import ImageError
+from pmpguard.data.images.decode import ImageError
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.model.encoded import Encoded
+from pmpguard.models.encoded import Encoded
 from pmpguard.search.calibration import match_probabilities
-from pmpguard.search.embedding_files import open_metadata, open_vectors
+from pmpguard.search.index.changes import add_to_index, build_index, remove_from_index
+from pmpguard.search.index.embedding_files import open_metadata, open_vectors
 from pmpguard.search.query import Filters, Query
 from pmpguard.search.query_checks import QueryError, UnknownIdError
 from pmpguard.search.searcher import Searcher
-from pmpguard.search.store import add_to_index, build_index, remove_from_index
 
 TEXTS = ["a large green field beside a road", "many buildings", "two planes near a pond and some trees"]
 

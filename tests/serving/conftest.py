@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from app_clients import client_of
-from fake_searcher import FakeSearcher
-from page_browser import CHROMIUM, opened
-from running_server import running_server
+from helpers.app_clients import client_of
+from helpers.fake_searcher import FakeSearcher
+from helpers.page_browser import CHROMIUM, opened
+from helpers.running_server import running_server
 
 from pmpguard.serving.app import create_app
 

@@ -6,8 +6,8 @@ import io
 import time
 
 import pytest
-from app_clients import client_of, huge_png, png, refused, upload
-from fake_searcher import FakeSearcher
+from helpers.app_clients import client_of, huge_png, png, refused, upload
+from helpers.fake_searcher import FakeSearcher
 from PIL import Image
 
 httpx = pytest.importorskip("httpx", reason="the test client needs httpx")

@@ -7,14 +7,14 @@ import threading
 import time
 
 import pytest
-from fake_searcher import FakeSearcher
-from running_apart import run_apart
+from helpers.fake_searcher import FakeSearcher
+from helpers.running_apart import run_apart
 
 from pmpguard.search.query import Condition, Filters, Query
 from pmpguard.search.query_checks import QueryError
 from pmpguard.serving.batching import Ask, Batcher
-from pmpguard.serving.refusals import Refusal
-from pmpguard.serving.searchable import Lane
+from pmpguard.serving.errors import Refusal
+from pmpguard.serving.protocols import Lane
 
 
 def ask(text: str, k: int = 3, **filters: tuple[str, ...]) -> Ask:

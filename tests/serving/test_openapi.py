@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fake_searcher import FakeSearcher
+from helpers.fake_searcher import FakeSearcher
+from helpers.running_server import running_server
 from hypothesis import HealthCheck, Phase, given, settings
-from running_server import running_server
 
 from pmpguard.serving.app import create_app
 

@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 
 import pytest
-from fake_searcher import SCRIPT, FakeSearcher
-from page_browser import brightest, ids, opened, search, until, until_first
+from helpers.fake_searcher import SCRIPT, FakeSearcher
+from helpers.page_browser import brightest, ids, opened, search, until, until_first
+from helpers.running_server import running_server
 from PIL import Image
-from running_server import running_server
 
 from pmpguard.search.query import Query
 from pmpguard.serving.app import create_app

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from fake_searcher import FakeSearcher
-from page_browser import ids, opened, search, until, until_first
-from running_server import running_server
+from helpers.fake_searcher import FakeSearcher
+from helpers.page_browser import ids, opened, search, until, until_first
+from helpers.running_server import running_server
 
 from pmpguard.serving.app import create_app
 

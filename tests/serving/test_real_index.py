@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from app_clients import wait_for
+from helpers.app_clients import wait_for
+from helpers.running_server import running_server
 from PIL import Image
-from running_server import running_server
 
-from pmpguard.data.scenes import scene_world, write_world
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import RetrieverConfig
+from pmpguard.models.config import RetrieverConfig
+from pmpguard.models.retriever import Retriever
 from pmpguard.search.embed import embed_source
+from pmpguard.search.index.changes import add_to_index, build_index, remove_from_index
 from pmpguard.search.query import Query
 from pmpguard.search.searcher import Searcher
 from pmpguard.search.sources import open_source
-from pmpguard.search.store import add_to_index, build_index, remove_from_index
 from pmpguard.serving.app import create_app
+from pmpguard.synthetic.scenes import scene_world, write_world
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("fastapi", reason="the extra serve is not installed")

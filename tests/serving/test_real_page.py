@@ -9,19 +9,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from page_browser import brightest, ids, opened, search, until
+from helpers.page_browser import brightest, ids, opened, search, until
+from helpers.running_server import running_server
 from PIL import Image
-from running_server import running_server
 
-from pmpguard.data.scenes import scene_world
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import RetrieverConfig
+from pmpguard.models.config import RetrieverConfig
+from pmpguard.models.retriever import Retriever
 from pmpguard.search.embed import embed_source
+from pmpguard.search.index.changes import build_index
 from pmpguard.search.query import Query
 from pmpguard.search.searcher import Searcher
 from pmpguard.search.sources import open_source
-from pmpguard.search.store import build_index
 from pmpguard.serving.app import create_app
+from pmpguard.synthetic.scenes import scene_world
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmpguard.search.query import Condition, Filters
-from pmpguard.serving.limits import Limits
-from pmpguard.serving.refusals import Refusal
+from pmpguard.serving.errors import Refusal
+from pmpguard.serving.middleware import Limits
 from pmpguard.serving.search_request import SearchRequest, check_request, name_field, unflatten, whole_number
 
 LIMITS = Limits()

@@ -10,12 +10,12 @@ import subprocess
 import sys
 
 import pytest
+from helpers.running_apart import run_apart
 from PIL import Image
-from running_apart import run_apart
 
-from pmpguard.serving.limits import Limits
-from pmpguard.serving.picture_worker import LENGTH, LONGEST_SIDE, SIZE, answer, work
-from pmpguard.serving.refusals import Refusal
+from pmpguard.serving.errors import Refusal
+from pmpguard.serving.image_worker import LENGTH, LONGEST_SIDE, SIZE, answer, work
+from pmpguard.serving.middleware import Limits
 from pmpguard.serving.uploads import UploadDecoder
 
 
@@ -133,7 +133,7 @@ def test_the_worker_answers_one_after_another_until_the_end():
 @pytest.mark.skipif(sys.platform != "linux", reason="memory of a process is bounded on Linux")
 def test_the_memory_of_a_worker_is_bounded():
     code = (
-        "from pmpguard.serving.picture_worker import bound_memory\n"
+        "from pmpguard.serving.image_worker import bound_memory\n"
         "bound_memory(2 * 2**30)\n"
         "try:\n    bytearray(3 * 2**30)\nexcept MemoryError:\n    print('refused')\n"
     )

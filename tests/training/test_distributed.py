@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from free_port import free_port
+from helpers.free_port import free_port
 
 from pmpguard.training.distributed import World
 
-SCRIPT = Path(__file__).with_name("two_processes.py")
+SCRIPT = Path(__file__).parents[1] / "helpers" / "two_processes.py"
 
 
 def launch(

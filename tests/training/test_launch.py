@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from free_port import free_port
+from helpers.free_port import free_port
 
 from pmpguard.training.checkpoint import latest_checkpoint
 from pmpguard.training.distributed import World
 from pmpguard.training.launch import joined_processes
 
-SCRIPT = Path(__file__).with_name("killed_rank.py")
+SCRIPT = Path(__file__).parents[1] / "helpers" / "killed_rank.py"
 
 
 @contextlib.contextmanager

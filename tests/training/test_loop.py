@@ -14,25 +14,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_runs import coloured_squares, press_ctrl_c, small_config, training_data
+from helpers.small_runs import coloured_squares, press_ctrl_c, same, small_config, training_data
 
+from pmpguard.data.images.sources import ResidentPictures
 from pmpguard.errors import CheckpointError, ConfigError, DataError, TrainingError
 from pmpguard.methods.infonce import InfoNce
 from pmpguard.methods.method import EncodedBatch
 from pmpguard.training import loop
 from pmpguard.training.checkpoint import latest_checkpoint
-from pmpguard.training.loop import Interrupted, TrainResult, train
-from pmpguard.training.pictures import ResidentPictures
+from pmpguard.training.loop import Interrupted, train
 
 TABLE, IMAGES = coloured_squares(copies=3)
-
-
-def same(first: TrainResult, second: TrainResult) -> None:
-    """Bit for bit: every weight and buffer."""
-    left, right = first.method.state_dict(), second.method.state_dict()
-    assert left.keys() == right.keys()
-    for name, value in left.items():
-        assert torch.equal(value, right[name]), name
 
 
 def run_until(monkeypatch: pytest.MonkeyPatch, stop_after: int, config: Any, run: Path) -> None:
@@ -203,9 +195,9 @@ def test_a_full_disk_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     script.write_text(
         f"""
 import resource, signal, sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from pathlib import Path
-from small_runs import coloured_squares, small_config, training_data
+from helpers.small_runs import coloured_squares, small_config, training_data
 from pmpguard.training import loop
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 saved = 0
@@ -232,8 +224,9 @@ def test_sigkill_leaves_a_checkpoint_that_resumes_to_the_same_end(tmp_path: Path
     config, data = small_config(checkpoint_every=1), training_data(TABLE, IMAGES)
     straight = train(config, data, tmp_path / "straight")
     script = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from pathlib import Path\nfrom small_runs import *\nfrom pmpguard.training.loop import train\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from pathlib import Path\nfrom helpers.small_runs import *\n"
+        "from pmpguard.training.loop import train\n"
         f"run = Path({str(tmp_path / 'killed')!r})\ntorch.set_num_threads({torch.get_num_threads()})\n"
         "train(small_config(checkpoint_every=1), training_data(*coloured_squares(3)), run)"
     )

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pmpguard.commands.demo import METHODS, SETTINGS, demo_config
+from pmpguard.cli.demo import METHODS, SETTINGS, demo_config
 from pmpguard.errors import MissingExtraError
-from pmpguard.training.experiment import ExperimentResult, prepare_dataset, run_experiment
+from pmpguard.experiments.run import ExperimentResult, prepare_dataset, run_experiment
 
 
 @pytest.mark.slow

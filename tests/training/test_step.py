@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_runs import coloured_squares, small_config, training_data
+from helpers.small_runs import coloured_squares, small_config, training_data
 from torch import Tensor
 
-from pmpguard.data.batches import PairSampler
 from pmpguard.errors import TrainingError
 from pmpguard.methods.infonce import InfoNce
 from pmpguard.methods.method import EncodedBatch
-from pmpguard.model.image_encoder import ImageArchitecture, ImageEncoder
-from pmpguard.training.averaging import AveragedWeights
+from pmpguard.models.encoders.image import ImageArchitecture, ImageEncoder
+from pmpguard.training.batch_sampler import PairSampler
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World
-from pmpguard.training.feeding import Feeder, StepTensors, TokenTable
+from pmpguard.training.ema import AveragedWeights
+from pmpguard.training.loader import Feeder, StepTensors, TokenTable
 from pmpguard.training.loop import build_method, build_optimiser
 from pmpguard.training.step import StepRunner
 

@@ -17,24 +17,24 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from pmpguard.audit.clip_embeddings import ClipEmbeddings, match_pairs, read_clip_embeddings
 from pmpguard.audit.crossfit import CrossfitConfig, fold_judges
 from pmpguard.audit.embeddings import embedding_evidence, unit_rows
-from pmpguard.audit.issues_file import ISSUES, PAIRS, SUMMARY, write_issues, write_summary
+from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY, write_issues, write_summary
 from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_parts, judged_by_model, unknown_words
 from pmpguard.audit.quick import judged_quickly
 from pmpguard.audit.report import write_report
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import AuditRow, AuditSummary
 from pmpguard.audit.sprites import LoadThumbnail
-from pmpguard.data.copies import copy_sets, look_at_pictures
-from pmpguard.data.images import ImageError, load_pair_image
+from pmpguard.data.formats.embeddings import ClipEmbeddings, match_pairs, read_clip_embeddings
+from pmpguard.data.images.decode import ImageError, load_pair_image
+from pmpguard.data.images.sources import open_pictures
 from pmpguard.data.pairs import PairTable, image_label_codes
+from pmpguard.data.quality.duplicates import copy_sets, look_at_pictures
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import writer_lock
-from pmpguard.model.retriever import Retriever
+from pmpguard.models.retriever import Retriever
 from pmpguard.training.loop import pick_device
-from pmpguard.training.pictures import open_pictures
 
 log = logging.getLogger("pmpguard")
 MANY_UNKNOWN = 0.1

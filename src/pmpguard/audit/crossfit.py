@@ -17,23 +17,23 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from pmpguard.audit.first_look import FOLDS, FirstLook, first_look
 from pmpguard.audit.folds import Codes, split_images, training_images
 from pmpguard.config import fingerprint, to_dict
+from pmpguard.data.images.sources import Pictures, SomePictures, open_pictures
+from pmpguard.data.images.transforms import Augmentation
 from pmpguard.data.pairs import PairTable, image_label_codes
-from pmpguard.data.transforms import Augmentation
+from pmpguard.detection.training_free import FOLDS, FirstLook, first_look
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.evaluate import Gallery, PictureSource
 from pmpguard.files import read_json, write_json
-from pmpguard.model.image_encoder import EncoderOptions
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import RetrieverConfig, preset
-from pmpguard.training.cached import cache_pictures, can_cache
+from pmpguard.models.config import RetrieverConfig, preset
+from pmpguard.models.encoders.image import EncoderOptions
+from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import OptimiserConfig, TrainConfig
 from pmpguard.training.distributed import World
+from pmpguard.training.encode import Split
+from pmpguard.training.feature_cache import cache_pictures, can_cache
 from pmpguard.training.loop import TrainingData, pick_device, train
-from pmpguard.training.pictures import Pictures, SomePictures, open_pictures
-from pmpguard.training.splits import Split
 
 log = logging.getLogger("pmpguard")
 

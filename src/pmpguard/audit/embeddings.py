@@ -17,7 +17,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.audit.evidence import (
+from pmpguard.detection.evidence.similarity import pair_numbers, pooled_statistics
+from pmpguard.detection.evidence.witnesses import centred, neighbour_consensus
+from pmpguard.detection.training_free import FirstLook, first_look
+from pmpguard.detection.verdicts import (
     AGREEMENT,
     NEIGHBOURS,
     SCORE,
@@ -28,9 +31,6 @@ from pmpguard.audit.evidence import (
     judge_evidence,
     measured_evidence,
 )
-from pmpguard.audit.first_look import FirstLook, first_look
-from pmpguard.catching.evidence import pair_numbers, pooled_statistics
-from pmpguard.catching.neighbours import centred, neighbour_consensus
 from pmpguard.errors import DataError
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pmpguard.data.perceptual_hash import groups
+from pmpguard.data.quality.perceptual_hash import groups
 
 Codes = npt.NDArray[np.int64]
 VALIDATION = 0.1

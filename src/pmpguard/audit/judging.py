@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from pmpguard.audit.embeddings import embedding_evidence
-from pmpguard.audit.evidence import EmbeddingAudit, Measure, PairEvidence, judge_evidence
-from pmpguard.audit.first_look import FirstLook
 from pmpguard.audit.proposals import propose_for_rows
 from pmpguard.audit.rows import AuditRow, Proposal, WordVerdict
+from pmpguard.audit.word_evidence import PictureWords, WordList, WordSpan, spelling_vectors, word_spans
 from pmpguard.audit.word_verdicts import JudgedWords, judge_words
-from pmpguard.audit.words import PictureWords, WordList, WordSpan, spelling_vectors, word_spans
-from pmpguard.catching.evidence import ScoreStatistics
 from pmpguard.data.pairs import PairTable, image_label_codes
+from pmpguard.detection.evidence.similarity import ScoreStatistics
+from pmpguard.detection.training_free import FirstLook
+from pmpguard.detection.verdicts import EmbeddingAudit, Measure, PairEvidence, judge_evidence
 from pmpguard.evaluation.evaluate import PictureSource
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.retriever import Retriever
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.retriever import Retriever
 from pmpguard.training.kept_tokens import images_of
 
 Rows = npt.NDArray[np.int64]

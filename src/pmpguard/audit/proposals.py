@@ -10,10 +10,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.audit.evidence import PairEvidence
-from pmpguard.audit.scores import Array
-from pmpguard.catching.evidence import pooled_statistics
-from pmpguard.catching.rematch import propose_captions, standardised_cosines, without_labelled
+from pmpguard.detection.evidence.similarity import pooled_statistics
+from pmpguard.detection.rematch import propose_captions, standardised_cosines, without_labelled
+from pmpguard.detection.scores import Array
+from pmpguard.detection.verdicts import PairEvidence
 
 SHORTLIST = 16  # best by score; all evidence is then weighed on these
 PLAIN = 0.75  # quantile of the evidence of labelled pairs that speaks as plainly for a match as any can

@@ -10,17 +10,17 @@ import torch
 from torch.nn.functional import normalize
 
 from pmpguard.audit.crossfit import CrossfitConfig, has_weights, look_at_table, training_settings
-from pmpguard.audit.evidence import AGREEMENT, agreement_measure, measured_evidence
 from pmpguard.audit.judging import JudgedPart, distinct_captions
-from pmpguard.catching.mapping import learned_map
-from pmpguard.catching.neighbours import centred
+from pmpguard.data.images.sources import Pictures, open_pictures
 from pmpguard.data.pairs import PairTable, image_label_codes
+from pmpguard.detection.evidence.regression import learned_map
+from pmpguard.detection.evidence.witnesses import centred
+from pmpguard.detection.verdicts import AGREEMENT, agreement_measure, measured_evidence
 from pmpguard.errors import ConfigError
-from pmpguard.model.retriever import Retriever
-from pmpguard.training.feeding import TokenTable
+from pmpguard.models.retriever import Retriever
+from pmpguard.training.encode import Split
+from pmpguard.training.loader import TokenTable
 from pmpguard.training.loop import pick_device
-from pmpguard.training.pictures import Pictures, open_pictures
-from pmpguard.training.splits import Split
 
 
 def judged_quickly(

@@ -1,7 +1,7 @@
 """The audit as one page to review by keyboard: opens from disk, asks the network for nothing.
 
-The page's parts (markup, style, scripts) lie in `page/` and are joined here; captions reach it as JSON only
-and become text only. Its policy allows exactly the script and the style written here, by their hashes.
+The page's parts (markup, style, scripts) lie in `web/report/` and are joined here; captions reach it as
+JSON only and become text only. Its policy allows exactly the script and the style written here, by hash.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def write_report(
 
 def fill_page(data: dict[str, Any]) -> str:
     """The whole document. Markers are filled in one pass, so nothing inside the data can pose as one."""
-    source = resources.files("pmpguard.audit") / "page"
+    source = resources.files("pmpguard") / "web" / "report"
     style = (source / "report.css").read_text(encoding="utf-8")
     scripts = [(source / name).read_text(encoding="utf-8") for name in SCRIPTS]
     script = '"use strict";\n' + "\n".join(scripts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pmpguard.audit.issues_file import ISSUES, PAIRS, SUMMARY
+from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY
 from pmpguard.errors import ConfigError
 
 OURS = {PAIRS, ISSUES, SUMMARY, "index.html", "sprites", "folds"}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.audit.rows import WordVerdict
-from pmpguard.audit.words import (
+from pmpguard.audit.word_evidence import (
     WRONG_UNDER,
     Array,
     Numbers,

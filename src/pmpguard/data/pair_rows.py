@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pmpguard.data.image_roots import locate_images
+from pmpguard.data.images.roots import locate_images
 from pmpguard.data.pairs import COORDINATES, PairTable
 from pmpguard.errors import DataError
 

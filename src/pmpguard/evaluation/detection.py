@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pmpguard.catching.rematch import Proposals
+from pmpguard.detection.rematch import Proposals
 from pmpguard.errors import DataError
 
 Floats = npt.NDArray[np.float64]

@@ -15,9 +15,9 @@ from torch import Tensor
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.recall import RetrievalRecall, retrieval_recall
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import Ranking
+from pmpguard.models.config import Ranking
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.retriever import Retriever
 
 
 class PictureSource(Protocol):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from pmpguard.losses.aggregation import aggregation_terms
+from pmpguard.losses.infonce import aggregation_terms
 from pmpguard.methods.method import EncodedBatch, Method, pooled_cosines
 
 

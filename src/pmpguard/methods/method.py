@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from pmpguard.config import from_dict, to_dict
 from pmpguard.errors import ConfigError
-from pmpguard.losses.aggregation import positive_targets
-from pmpguard.model.awareness_fused import PRODUCT_DTYPE, awareness_scores_fused
-from pmpguard.model.boundary import Boundary
-from pmpguard.model.caption_blocks import LongerThan
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.retriever import Retriever
-from pmpguard.model.retriever_config import Ranking, RetrieverConfig
+from pmpguard.kernels.awareness.fused import PRODUCT_DTYPE, awareness_scores_fused
+from pmpguard.kernels.caption_blocks import LongerThan
+from pmpguard.losses.infonce import positive_targets
+from pmpguard.models.attention.boundary import Boundary
+from pmpguard.models.config import Ranking, RetrieverConfig
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.retriever import Retriever
 
 
 @dataclass(frozen=True)

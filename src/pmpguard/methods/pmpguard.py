@@ -2,7 +2,7 @@
 
 `paper` runs the equations as printed, trusting every label. `recommended` ranks by pooled cosine plus S and
 weights each pair's positive terms by the probability that it is a true match, learned without any labels (see
-`pmpguard.catching`). Gates (`cga`) and letting caught captions find a better picture (`rematch`) lost on
+`pmpguard.detection`). Gates (`cga`) and letting caught captions find a better picture (`rematch`) lost on
 validation and are off.
 """
 
@@ -14,11 +14,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from pmpguard.losses.aggregation import aggregation_terms
-from pmpguard.losses.awareness import Negatives, awareness_terms
-from pmpguard.losses.belief import belief_terms, mean_beliefs
+from pmpguard.kernels.caption_blocks import LongerThan
+from pmpguard.kernels.cross_gated.fused import fits_gated_kernel, gated_cosines_fused
+from pmpguard.kernels.pair_scoring import all_pairs_with_gradient
 from pmpguard.losses.complementary import complementary_terms
-from pmpguard.methods.catching_method import CatchingMethod
+from pmpguard.losses.distillation import belief_terms, mean_beliefs
+from pmpguard.losses.hinge import Negatives, awareness_terms
+from pmpguard.losses.infonce import aggregation_terms
+from pmpguard.methods.detecting import CatchingMethod
 from pmpguard.methods.method import (
     EncodedBatch,
     Taught,
@@ -28,11 +31,8 @@ from pmpguard.methods.method import (
     trained_awareness,
 )
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
-from pmpguard.model.caption_blocks import LongerThan
-from pmpguard.model.cross_gated_fused import fits_gated_kernel, gated_cosines_fused
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.pair_scoring import all_pairs_with_gradient
-from pmpguard.model.retriever_config import CrossGatedConfig, Ranking, RetrieverConfig
+from pmpguard.models.config import CrossGatedConfig, Ranking, RetrieverConfig
+from pmpguard.models.encoded import Encoded
 
 GATED_CHUNK = 64  # captions and pictures gated at once: every pair has gated fragments of its own
 

@@ -11,17 +11,17 @@ from pmpguard.methods.method import Method
 BUILT_IN = {
     "pmpguard": "pmpguard.methods.pmpguard:PmpGuard",
     "infonce": "pmpguard.methods.infonce:InfoNce",
-    "vse": "pmpguard.methods.vse:Vse",
-    "naaf": "pmpguard.methods.naaf:Naaf",
-    "ccl": "pmpguard.methods.ccl:Ccl",
-    "l2rm": "pmpguard.methods.l2rm:L2rm",
-    "bicro": "pmpguard.methods.bicro:BiCro",
-    "decl": "pmpguard.methods.decl:Decl",
-    "rrsitr": "pmpguard.methods.rrsitr:Rrsitr",
-    "harma": "pmpguard.methods.harma:Harma",
-    "pir": "pmpguard.methods.pir:Pir",
-    "swan": "pmpguard.methods.swan:Swan",
-    "dove": "pmpguard.methods.dove:Dove",
+    "vse": "pmpguard.methods.baselines.vse:Vse",
+    "naaf": "pmpguard.methods.baselines.naaf:Naaf",
+    "ccl": "pmpguard.methods.baselines.ccl:Ccl",
+    "l2rm": "pmpguard.methods.baselines.l2rm:L2rm",
+    "bicro": "pmpguard.methods.baselines.bicro:BiCro",
+    "decl": "pmpguard.methods.baselines.decl:Decl",
+    "rrsitr": "pmpguard.methods.baselines.rrsitr:Rrsitr",
+    "harma": "pmpguard.methods.baselines.harma:Harma",
+    "pir": "pmpguard.methods.baselines.pir:Pir",
+    "swan": "pmpguard.methods.baselines.swan:Swan",
+    "dove": "pmpguard.methods.baselines.dove:Dove",
 }
 
 

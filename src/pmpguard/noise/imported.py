@@ -14,7 +14,7 @@ import numpy as np
 
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
-from pmpguard.noise.corrupt import Corruption, move_captions
+from pmpguard.noise.inject import Corruption, move_captions
 from pmpguard.noise.sources import Units
 
 

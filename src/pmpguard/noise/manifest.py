@@ -17,8 +17,8 @@ import numpy as np
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError, PmpguardError
 from pmpguard.files import read_json, write_atomic
-from pmpguard.noise.corrupt import Corruption, check_rate, move_captions, write_captions
 from pmpguard.noise.imported import is_wrong
+from pmpguard.noise.inject import Corruption, check_rate, move_captions, write_captions
 
 FORMAT = "pmpguard-noise"
 VERSION = 1

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow.compute as pc
 
-from pmpguard.data.batches import expand_ranges
-from pmpguard.data.draws import Draws
 from pmpguard.data.pairs import PairTable, label_codes
 from pmpguard.errors import DataError
 from pmpguard.noise.similarity import SimilarityFilter
+from pmpguard.stable_random import Draws
+from pmpguard.training.batch_sampler import expand_ranges
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from pmpguard.catching.mixture import MatchMixture, chance_levels, fit_match_mixture
+from pmpguard.detection.mixture import MatchMixture, chance_levels, fit_match_mixture
 from pmpguard.errors import DataError
-from pmpguard.model.retriever import Retriever
-from pmpguard.search.index_version import IndexedKind
+from pmpguard.models.retriever import Retriever
+from pmpguard.search.index.version import IndexedKind
 
 CALIBRATION = "calibration.npz"
 PAIRS = 400  # captions with their pictures; all other combinations are the mismatched sample

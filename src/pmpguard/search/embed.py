@@ -11,13 +11,13 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from pmpguard.data.images import ImageProblem, image_tensor, map_images
+from pmpguard.data.images.decode import ImageProblem, image_tensor, map_images
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import MANIFEST, remove_leftovers, write_json, writer_lock
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.retriever import Retriever
-from pmpguard.search.embedding_files import (
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.retriever import Retriever
+from pmpguard.search.index.embedding_files import (
     PROBLEMS,
     SETTINGS,
     EmbeddingSettings,
@@ -28,7 +28,7 @@ from pmpguard.search.embedding_files import (
     write_embedding_manifest,
     write_partition,
 )
-from pmpguard.search.model_identity import identify_model
+from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.query import Kind
 from pmpguard.search.sources import Source
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pmpguard.errors import ConfigError
-from pmpguard.search.footprints import boxes_meet, checked_box, in_utc, parse_time, parse_time_range
+from pmpguard.geo.footprints import boxes_meet, checked_box, in_utc, parse_time, parse_time_range
 from pmpguard.search.query import Comparison, Condition, Filters
 from pmpguard.search.sources import FILE_STAMP
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pmpguard.model.explain import Explanation
+from pmpguard.models.explain import Explanation
 
 
 def explanation_values(explanation: Explanation) -> dict[str, Any]:

@@ -16,12 +16,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.projection import unit
-from pmpguard.model.retriever import Retriever
-from pmpguard.search.embedding_files import StoredVectors
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.encoders.projection import unit
+from pmpguard.models.retriever import Retriever
+from pmpguard.search.index.embedding_files import StoredVectors
 from pmpguard.search.query import Kind
-from pmpguard.search.vector_index import DECIMALS
+from pmpguard.search.stores import DECIMALS
 
 ITEMS_AT_ONCE = 512
 

@@ -14,21 +14,21 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from pmpguard.catching.mixture import MatchMixture
-from pmpguard.data.images import load_pair_image
+from pmpguard.data.images.decode import load_pair_image
 from pmpguard.data.pairs import PairTable
+from pmpguard.detection.mixture import MatchMixture
 from pmpguard.errors import ConfigError
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.explain import Explanation
-from pmpguard.model.retriever import Retriever
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.explain import Explanation
+from pmpguard.models.retriever import Retriever
 from pmpguard.search.calibration import load_calibration, match_probabilities
-from pmpguard.search.index_version import IndexedKind, IndexVersion, current_version
-from pmpguard.search.model_identity import identify_model
+from pmpguard.search.index.model_identity import identify_model
+from pmpguard.search.index.version import IndexedKind, IndexVersion, current_version
 from pmpguard.search.query import NO_FILTERS, Filters, Query, SearchHit
 from pmpguard.search.query_checks import QueryError, UnknownIdError, checked_query
 from pmpguard.search.rerank import EncodedQuery, fine_scores
 from pmpguard.search.sources import FILE_STAMP
-from pmpguard.search.vector_index import DECIMALS
+from pmpguard.search.stores import DECIMALS
 
 NOT_METADATA = ("id", "image", "caption", FILE_STAMP)  # columns with a field of their own, or only for us
 

@@ -10,9 +10,10 @@ from typing import Any
 import pmpguard
 from pmpguard.errors import require
 from pmpguard.serving import schema
-from pmpguard.serving.limits import Application, Limits, guarded, limited, observed
+from pmpguard.serving.errors import Refusal
+from pmpguard.serving.middleware import Application, Limits, guarded, limited, observed
 from pmpguard.serving.page_files import read_page_files
-from pmpguard.serving.refusals import Refusal
+from pmpguard.serving.protocols import Searchable
 from pmpguard.serving.search_request import (
     check_request,
     checked_text,
@@ -21,7 +22,6 @@ from pmpguard.serving.search_request import (
     whole_number,
     wrong,
 )
-from pmpguard.serving.searchable import Searchable
 from pmpguard.serving.service import Service
 from pmpguard.serving.thumbnails import rounded_side
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from pmpguard.errors import PmpguardError
 from pmpguard.search.query import Filters, Query, SearchHit
-from pmpguard.serving.refusals import busy
-from pmpguard.serving.searchable import Lane, Searchable
+from pmpguard.serving.errors import busy
+from pmpguard.serving.protocols import Lane, Searchable
 
 
 @dataclass(frozen=True)

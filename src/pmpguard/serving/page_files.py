@@ -26,7 +26,7 @@ class PageFile:
 def read_page_files() -> dict[str, PageFile]:
     """Every file of the page by its address; index.html stands at `/`."""
     found = {}
-    for entry in files("pmpguard.serving").joinpath("page").iterdir():
+    for entry in files("pmpguard").joinpath("web", "search").iterdir():
         media_type = MEDIA_TYPES.get(f".{entry.name.rpartition('.')[2]}")
         if media_type is not None:
             data = entry.read_bytes()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pmpguard.serving.limits import Limits
+from pmpguard.serving.middleware import Limits
 from pmpguard.serving.search_request import LONGEST_NAME
 
 Schema = dict[str, Any]

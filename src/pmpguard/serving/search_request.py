@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from pmpguard.errors import ConfigError
+from pmpguard.geo.footprints import Box, checked_box, parse_time_range
 from pmpguard.search.filters import parse_condition
-from pmpguard.search.footprints import Box, checked_box, parse_time_range
 from pmpguard.search.query import NO_FILTERS, Condition, Filters, Kind
-from pmpguard.serving.limits import Limits
-from pmpguard.serving.refusals import Refusal
+from pmpguard.serving.errors import Refusal
+from pmpguard.serving.middleware import Limits
 
 FIELDS = ("text", "like", "kind", "k", "shortlist", "text_weight", "filters")
 FILTER_FIELDS = ("box", "start", "stop", "columns", "where")

@@ -11,17 +11,17 @@ from typing import Any
 
 from PIL.Image import Image
 
-from pmpguard.data.images import ImageError
+from pmpguard.data.images.decode import ImageError
 from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.search.query import Query
 from pmpguard.search.query_checks import UnknownIdError
-from pmpguard.serving.answers import explanation_answer, search_answer
 from pmpguard.serving.batching import Ask, Batcher
-from pmpguard.serving.limits import Limits
+from pmpguard.serving.errors import Refusal
 from pmpguard.serving.metrics import Labels, Metrics
-from pmpguard.serving.refusals import Refusal
+from pmpguard.serving.middleware import Limits
+from pmpguard.serving.protocols import Lane, Searchable
+from pmpguard.serving.responses import explanation_answer, search_answer
 from pmpguard.serving.search_request import SearchRequest
-from pmpguard.serving.searchable import Lane, Searchable
 from pmpguard.serving.thumbnails import Jpeg, ThumbnailCache, encode_jpeg
 from pmpguard.serving.uploads import UploadDecoder
 

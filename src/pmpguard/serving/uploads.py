@@ -11,9 +11,9 @@ from contextlib import contextmanager
 
 from PIL import Image
 
-from pmpguard.serving.limits import Limits
-from pmpguard.serving.picture_worker import LENGTH, PICTURE, SIZE
-from pmpguard.serving.refusals import Refusal, busy
+from pmpguard.serving.errors import Refusal, busy
+from pmpguard.serving.image_worker import LENGTH, PICTURE, SIZE
+from pmpguard.serving.middleware import Limits
 
 
 class UploadDecoder:
@@ -62,7 +62,7 @@ class UploadDecoder:
         return picture
 
     async def _start(self) -> Process:
-        command = [sys.executable, "-P", "-m", "pmpguard.serving.picture_worker"]
+        command = [sys.executable, "-P", "-m", "pmpguard.serving.image_worker"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         return await asyncio.create_subprocess_exec(
             *command, str(self._limits.upload_pixels), stdin=PIPE, stdout=PIPE, env=environment

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pmpguard.data.transforms import Augmentation
+from pmpguard.data.images.transforms import Augmentation
 from pmpguard.errors import ConfigError
-from pmpguard.model.retriever_config import RetrieverConfig
+from pmpguard.models.config import RetrieverConfig
 
 
 @dataclass(frozen=True)

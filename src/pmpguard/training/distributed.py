@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from pmpguard.model.encoded import Encoded
+from pmpguard.models.encoded import Encoded
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.retriever import Retriever
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.retriever import Retriever
 
 
 def images_of(retriever: Retriever, pictures: Tensor) -> Encoded:

@@ -14,17 +14,15 @@ import numpy as np
 import torch
 
 from pmpguard.config import to_dict
-from pmpguard.data.batches import PairSampler
+from pmpguard.data.images.sources import Pictures
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.errors import CheckpointError, ConfigError, DataError
 from pmpguard.evaluation.evaluate import Gallery, evaluate_scores
 from pmpguard.files import write_json
 from pmpguard.methods.method import Method, TrainingView
 from pmpguard.methods.registry import find_method
-from pmpguard.model.parameter_groups import parameter_groups
-from pmpguard.model.retriever import Retriever
-from pmpguard.training.averaging import AveragedWeights
-from pmpguard.training.cached import weights_mark
+from pmpguard.models.retriever import Retriever
+from pmpguard.training.batch_sampler import PairSampler
 from pmpguard.training.checkpoint import (
     Position,
     RunIdentity,
@@ -36,10 +34,12 @@ from pmpguard.training.checkpoint import (
 )
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, any_rank, barrier, broadcast_state
-from pmpguard.training.feeding import Feeder, batch_names
-from pmpguard.training.pictures import Pictures
+from pmpguard.training.ema import AveragedWeights
+from pmpguard.training.encode import Split
+from pmpguard.training.feature_cache import weights_mark
+from pmpguard.training.loader import Feeder, batch_names
+from pmpguard.training.parameter_groups import parameter_groups
 from pmpguard.training.schedule import rate_factor, step_seed
-from pmpguard.training.splits import Split
 from pmpguard.training.step import StepRunner, captures
 from pmpguard.training.tracking import Tracker, progress_bar, write_environment
 

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from pmpguard.errors import TrainingError
 from pmpguard.evaluation.evaluate import encoder_precision
 from pmpguard.methods.method import EncodedBatch, Method, Taught
-from pmpguard.model.encoded import Encoded
-from pmpguard.model.retriever import Retriever
-from pmpguard.training.averaging import AveragedWeights
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, average_gradients, gather_encoded
-from pmpguard.training.feeding import StepTensors
+from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.kept_tokens import images_of
+from pmpguard.training.loader import StepTensors
 
 
 def captures(config: TrainConfig, device: torch.device, world: World) -> bool:

@@ -1,0 +1,144 @@
+"""`pmpguard audit`: which captions are wrong, why, and what they should be."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pmpguard.audit.audit import AuditConfig, AuditOutcome, audit_dataset
+from pmpguard.audit.crossfit import CrossfitConfig
+from pmpguard.audit.report_folder import check_report_folder
+from pmpguard.audit.rows import SURE_ENOUGH
+from pmpguard.config import to_dict
+from pmpguard.data.formats import group_by_format, read_pairs
+from pmpguard.data.formats.embeddings import is_clip_folder, read_clip_embeddings
+from pmpguard.training.loop import Interrupted
+
+USUAL = CrossfitConfig()
+PARTIAL = 3  # exit code: a report was written, but some pairs could not be judged
+SHOWN = 5  # pairs printed
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """What `pmpguard audit` prints; `exit_code` is 3 when pairs had to be left out."""
+
+    out: Path
+    outcome: AuditOutcome
+
+    @property
+    def exit_code(self) -> int:
+        return PARTIAL if self.outcome.unjudged else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "out": str(self.out),
+            "page": str(self.outcome.page),
+            "unjudged": self.outcome.unjudged,
+            "summary": to_dict(self.outcome.summary),
+        }
+
+    def as_text(self) -> str:
+        found = self.outcome.summary
+        rate = f"{found.mismatch_rate:.1%}"
+        if found.mismatch_interval is not None:
+            low, high = found.mismatch_interval
+            rate += f" (95 %: {low:.1%} to {high:.1%})"
+        copies = "not looked at" if found.duplicate_images is None else f"{found.duplicate_images:,}"
+        unreadable = "not looked at" if found.unreadable is None else f"{len(found.unreadable):,}"
+        lines = [
+            f"{found.pairs:,} pairs of {found.images:,} images, judged by {found.model}",
+            f"estimated mismatch rate {rate}; pairs judged wrong: {found.flagged:,}",
+            f"repeated pairs {found.duplicate_pairs:,}, copies of images {copies}, "
+            f"unreadable images {unreadable}",
+            *(f"note: {warning}" for warning in found.warnings),
+            "most suspicious, with p(match):",
+        ]
+        for row in self.outcome.rows[:SHOWN]:
+            lines.append(f"  {row.p_match:.3f}  {row.pair_id}  {row.image}: {row.caption!r}")
+            best = row.proposals[0] if row.proposals else None
+            if best is not None and best.p_match >= SURE_ENOUGH:
+                lines.append(f"         better ({best.p_match:.2f}): {best.caption!r}")
+        lines.append(f"review it in a browser: {self.outcome.page}")
+        lines.append(f"then: pmpguard clean {self.out} --decisions decisions.json --out cleaned.parquet")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class AuditStopped:
+    """An audit that was interrupted while training a judge."""
+
+    out: Path
+    text: str
+    exit_code: int = 130
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"out": str(self.out), "interrupted": self.text}
+
+    def as_text(self) -> str:
+        return self.text
+
+
+def audit(
+    dataset: Path,
+    out: Path = Path("audit"),
+    model: Path | None = None,
+    embeddings: Path | None = None,
+    splits: str | None = None,
+    images: Path | None = None,
+    format: str | None = None,
+    proposals: int = 3,
+    heat_maps: int = 2000,
+    bootstrap: int = 100,
+    quick: bool = False,
+    crossfit: CrossfitConfig = USUAL,
+) -> AuditReport | AuditStopped:
+    """Judge every pair of a dataset and write a report to review: wrong captions, and better ones.
+
+    Without a model or embeddings, judges are trained on the dataset itself, each on other images than those
+    it judges; running the same command again continues an interrupted audit. Exit code 3 says that the
+    report is there but some pairs could not be judged (unreadable images, captions without words).
+
+    Args:
+        dataset: a dataset in any known format; a folder of embeddings is one, too, judged by them
+        out: the folder to write the report to: a new one, or an earlier report, which is replaced
+        model: folder of a trained model that judges, instead of judges trained on the dataset
+        embeddings: folder to judge by, with img_emb, text_emb and metadata as clip-retrieval and
+            `pmpguard embed` write them
+        splits: which splits to audit, separated by commas; all by default
+        images: the folder that holds the pictures, when it is not beside the dataset
+        format: the dataset's format, when it cannot be told from the path
+        proposals: how many better captions to name for each pair judged wrong
+        heat_maps: for how many of the most suspicious pairs to keep where each word is found
+        bootstrap: resamples for the interval of the mismatch rate, 0 for none
+        quick: train no judges: pretrained encoders tell what they know. No words are judged
+        crossfit: how judges are trained, where neither a model nor embeddings are given
+    """
+    chosen = None if splits is None else tuple(name.strip() for name in splits.split(",") if name.strip())
+    config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit, quick)
+    check_report_folder(out, dataset)
+    if model is None and embeddings is None and holds_embeddings_only(dataset):
+        tell(f"{dataset}: a folder of embeddings, judged by them (--embeddings {dataset})")
+        embeddings = dataset
+    if embeddings is not None and dataset.resolve() == embeddings.resolve():
+        table = read_clip_embeddings(embeddings).table
+        table = table if images is None else replace(table, root=images)
+    else:
+        table = read_pairs(dataset, format=format, images=images)
+    try:
+        outcome = audit_dataset(table, out, config, model=model, embeddings=embeddings, tell=tell)
+    except Interrupted as stop:
+        return AuditStopped(out, str(stop))
+    return AuditReport(out, outcome)
+
+
+def holds_embeddings_only(dataset: Path) -> bool:
+    """Whether a folder has embeddings but no annotations beside them."""
+    return is_clip_folder(dataset) and not group_by_format(sorted(dataset.iterdir()))
+
+
+def tell(text: str) -> None:
+    """Say on stderr what goes on: an audit takes minutes."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,133 @@
+"""`pmpguard data check | stats | sheet | scenes | convert`."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pmpguard.cli.convert_data import convert
+from pmpguard.data.contact_sheet import contact_sheet
+from pmpguard.data.formats import read_pairs
+from pmpguard.data.images.decode import MAX_PIXELS, load_pair_image
+from pmpguard.data.quality.check import check_dataset
+from pmpguard.data.quality.report import CheckReport
+from pmpguard.data.statistics import DatasetStatistics, dataset_statistics
+from pmpguard.errors import DataError
+from pmpguard.files import write_atomic
+
+__all__ = ["check", "convert", "scenes", "sheet", "stats"]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file or folder a command wrote."""
+
+    path: Path
+    what: str
+
+    def as_text(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+def check(
+    dataset: Path,
+    against: Path | None = None,
+    images: Path | None = None,
+    against_images: Path | None = None,
+    format: str | None = None,
+    turned: bool = False,
+    max_pixels: int = MAX_PIXELS,
+    workers: int = 2,
+    progress: bool = True,
+) -> CheckReport:
+    """Find missing, unreadable, oversized and copied pictures, blank and repeated captions, leaks.
+
+    The exit code is 1 when there is a problem: a picture that cannot be used, a blank caption, or a picture
+    that lies in two splits (or in the training part of one dataset and the test part of the other).
+
+    Args:
+        dataset: a dataset in any known format.
+        against: a second dataset to look for the same pictures in.
+        images: the folder of the pictures, where the dataset does not say.
+        against_images: the same for the second dataset.
+        format: the dataset's format, where it cannot be told from the path.
+        turned: also find turned and mirrored copies.
+        max_pixels: pictures with more count as oversized.
+        workers: threads that decode pictures; 0 for none.
+        progress: draw a progress bar on stderr.
+    """
+    table = read_pairs(dataset, format=format, images=images)
+    other = None if against is None else read_pairs(against, images=against_images)
+    return check_dataset(
+        table, other, turned=turned, max_pixels=max_pixels, workers=workers, progress=progress
+    )
+
+
+def stats(dataset: Path, format: str | None = None) -> DatasetStatistics:
+    """Count pairs, pictures, captions, words and classes of every split; pictures are not opened.
+
+    Args:
+        dataset: a dataset in any known format.
+        format: the dataset's format, where it cannot be told from the path.
+    """
+    return dataset_statistics(read_pairs(dataset, format=format))
+
+
+def sheet(
+    dataset: Path,
+    out: Path = Path("sheet.png"),
+    images: Path | None = None,
+    format: str | None = None,
+    split: str | None = None,
+    count: int = 20,
+    columns: int = 5,
+    seed: int = 0,
+) -> Written:
+    """Draw a contact sheet: randomly chosen pictures, each with one of its captions.
+
+    Args:
+        dataset: a dataset in any known format.
+        out: the PNG to write.
+        images: the folder of the pictures, where the dataset does not say.
+        format: the dataset's format, where it cannot be told from the path.
+        split: take pictures of this split only.
+        count: how many pictures.
+        columns: how many side by side.
+        seed: another number chooses other pictures.
+    """
+    table = read_pairs(dataset, format=format, images=images)
+    table = table if split is None else table.split(split)
+    rng = np.random.default_rng(seed)
+    pictures = rng.permutation(len(table.first_rows))[:count]
+    if not len(pictures):
+        raise DataError(
+            f"{dataset}: no pictures to draw", fix="ask for at least one of a dataset that has some"
+        )
+    rows = [int(rng.choice(np.flatnonzero(table.image_codes == picture))) for picture in pictures]
+    page = contact_sheet(
+        [load_pair_image(table, row) for row in rows], [table.row(row).caption for row in rows], columns
+    )
+    stream = io.BytesIO()
+    page.save(stream, "PNG")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(out, stream.getvalue())
+    return Written(out, f"{len(rows)} pictures of {table.name}, {page.width}x{page.height} pixels")
+
+
+def scenes(out: Path, count: int = 2000, seed: int = 0, size: int = 64) -> Written:
+    """Write the embedded world as a dataset: drawn overhead scenes with five captions each.
+
+    Args:
+        out: the folder to write.
+        count: how many scenes.
+        seed: another number gives other scenes.
+        size: pixels a side.
+    """
+    from pmpguard.synthetic.scenes import scene_world, write_world
+
+    world = scene_world(count, seed, size=size)
+    write_world(world, out)
+    return Written(out, f"{count:,} scenes, {len(world.table):,} pairs, {size}x{size} pixels")

@@ -1,0 +1,59 @@
+"""`pmpguard figure`: wrong captions and what they were rematched with, as a picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pmpguard.audit.audit import thumbnail_loader
+from pmpguard.audit.issues import ISSUES, PAIRS, read_issues
+from pmpguard.audit.rematch_figure import chosen_rows, draw_rematches
+from pmpguard.config import to_dict
+from pmpguard.data.formats import read_pairs
+from pmpguard.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class FigureReport:
+    """The figure that was drawn."""
+
+    out: Path
+    pairs: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        plain: dict[str, Any] = to_dict(self)
+        return plain
+
+    def as_text(self) -> str:
+        return f"{len(self.pairs)} pair{'s' if len(self.pairs) != 1 else ''} drawn in {self.out}"
+
+
+def figure(
+    report: Path,
+    out: Path = Path("rematched.png"),
+    pairs: str | None = None,
+    count: int = 4,
+    images: Path | None = None,
+) -> FigureReport:
+    """Draw audited pairs: the picture, the wrong caption with red words, the rematched one with green words.
+
+    Args:
+        report: folder that `pmpguard audit` wrote
+        out: the picture to write, .png, .svg or .pdf; it must not exist yet
+        pairs: ids separated by commas; by default the most suspicious pairs that have a proposal
+        count: how many, where no ids are given
+        images: the folder that holds the pictures, when they have moved since the audit
+    """
+    if count < 1:
+        raise ConfigError(f"count: {count} is too few", fix="draw at least 1 pair")
+    if out.exists():
+        raise DataError(f"{out}: exists already", fix="choose a new name or remove it first")
+    rows = read_issues(report / ISSUES)
+    if pairs is None:
+        chosen = [row for row in rows if row.flag and row.proposals][:count]
+    else:
+        chosen = chosen_rows(rows, [pair.strip() for pair in pairs.split(",") if pair.strip()])
+    table = read_pairs(report / PAIRS, format="parquet", images=images)
+    draw_rematches(out, chosen, thumbnail_loader(table))
+    return FigureReport(out, tuple(row.pair_id for row in chosen))

@@ -1,0 +1,204 @@
+"""The command line: verbs, each a plain function in `pmpguard.cli`.
+
+A verb's parser is built from its function's signature and docstring only when that verb runs, so
+`pmpguard --help` imports nothing heavy. Every verb takes `--config file.yaml` and dotted overrides; unknown
+keys are errors. A function returns a result with `as_dict()`/`as_text()`, plain values, or None.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pmpguard
+from pmpguard.errors import PmpguardError
+
+# verb -> (module, function, one line of help)
+VERBS: dict[str, tuple[str, str, str]] = {
+    "demo": ("demo", "demo", "the main job on the embedded world: train, catch wrong captions, rematch"),
+    "data check": ("data", "check", "find missing, unreadable, duplicate and leaking pictures and captions"),
+    "data stats": ("data", "stats", "counts, lengths and the best recall the ids allow"),
+    "data convert": ("convert_data", "convert", "read any known format, write another"),
+    "data sheet": ("data", "sheet", "draw a contact sheet of pictures and captions"),
+    "data scenes": ("data", "scenes", "write the embedded world as a dataset"),
+    "corrupt": ("corrupt", "corrupt", "make a seeded, fingerprinted share of the training captions wrong"),
+    "convert": (
+        "convert_weights",
+        "convert",
+        "turn an OpenCLIP or OpenAI checkpoint into a Hugging Face CLIP folder",
+    ),
+    "train": ("train", "train", "train a retriever, select it on validation, measure it once on test"),
+    "table": ("table", "table", "run a recipe's methods, rates and seeds, and render the table"),
+    "evaluate": ("train", "evaluate", "recalls of any model directory on any dataset"),
+    "audit": ("audit", "audit", "say which captions of a dataset are wrong and what they should be"),
+    "clean": ("clean", "clean", "write the dataset that an audit, and your decisions, leave"),
+    "figure": ("figure", "figure", "draw audited pairs: picture, wrong words, the caption it should have"),
+    "tile": ("tile", "tile", "cut GeoTIFF scenes into overlapping tiles that keep their coordinates"),
+    "embed": ("embed", "embed", "turn pictures and captions into vectors that others can read"),
+    "index build": ("index", "build", "make a searchable index of an embedding"),
+    "index add": ("index", "add", "add pictures to an index without building it again"),
+    "index remove": ("index", "remove", "remove pictures from an index"),
+    "index verify": ("index", "verify", "name any file of an index that is missing or changed"),
+    "index info": ("index", "info", "what an index holds and can be filtered by"),
+    "search": ("search", "search", "find pictures or captions by text, picture, or both"),
+    "serve": ("serve", "serve", "the search page and its API over an index"),
+    "up": ("up", "up", "from a folder of pictures to a search page in one step"),
+}
+
+# Verbs that answer small questions beside other work: threads that spin while they wait would slow both.
+ANSWERING = {"search", "serve", "up"}
+FLAGS = {"--json", "--help", "--print_config"}  # options that take no value
+NEGATIVE_NUMBERS = re.compile(r"-[\d.][\d.,eE+ -]*")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb; the exit code is 0 on success, 1 on a clear error, 2 on wrong usage, 130 on Ctrl-C."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help"):
+        print(overview())
+        return 0
+    if words[0] == "--version":
+        print(f"pmpguard {pmpguard.__version__}")
+        return 0
+    verb = " ".join(words[:2]) if " ".join(words[:2]) in VERBS else words[0]
+    if verb not in VERBS:
+        group = [name for name in VERBS if name.startswith(f"{verb} ")]
+        known = ", ".join(group or VERBS)
+        print(f"pmpguard: unknown command {verb!r}; known: {known}", file=sys.stderr)
+        return 2
+    module, name, _ = VERBS[verb]
+    if verb in ANSWERING:  # before torch is imported
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        function = getattr(importlib.import_module(f"pmpguard.cli.{module}"), name)
+        return run_verb(verb, function, words[len(verb.split()) :])
+    except (PmpguardError, OSError) as error:  # OSError: a full disk, a folder one may not write to
+        print(f"pmpguard {verb}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"\npmpguard {verb}: interrupted", file=sys.stderr)
+        return 130
+
+
+def overview() -> str:
+    """The text of `pmpguard --help`."""
+    width = max(map(len, VERBS))
+    lines = [f"  {verb:<{width}}  {text}" for verb, (_, _, text) in VERBS.items()]
+    return "\n".join(
+        [
+            "usage: pmpguard COMMAND [options]",
+            "",
+            "Image-text retrieval on remote-sensing imagery when the captions cannot be trusted.",
+            "",
+            "commands:",
+            *lines,
+            "",
+            "`pmpguard COMMAND --help` shows its options. Every command takes --config FILE.yaml, overrides",
+            "such as --train.epochs 5, and --json for machine-readable output.",
+        ]
+    )
+
+
+def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> int:
+    """Parse `words` by the function's signature, call it and print what it returns.
+
+    An attribute `exit_code` of the result, when there is one, becomes the exit code.
+    """
+    from jsonargparse import ArgumentParser
+
+    description = (inspect.getdoc(function) or "").partition("\nArgs:")[0]  # options are listed below it
+    parser = ArgumentParser(prog=f"pmpguard {verb}", description=description, allow_abbrev=False)
+    parser.add_argument("--config", action="config", help="a YAML file with any of the options below")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_function_arguments(function, as_positional=True, sub_configs=True)
+    namespace = parser.instantiate(parser.parse_args(arranged(words, function)))
+    parameters = inspect.signature(function).parameters
+    first = [namespace[name] for name, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY]
+    result = function(*first, **{name: namespace[name] for name in list(parameters)[len(first) :]})
+    if os.environ.get("RANK", "0") == "0":  # of several processes that train together the first one speaks
+        show(result, namespace["json"])
+    return int(getattr(result, "exit_code", 0))
+
+
+def show(result: Any, json_wanted: bool) -> None:
+    """Print what a verb returned; None prints nothing, as JSON it is null."""
+    if json_wanted:
+        print(json.dumps(as_plain(result), ensure_ascii=False))
+    elif result is not None:
+        print(result.as_text() if hasattr(result, "as_text") else result)
+
+
+def arranged(words: Sequence[str], function: Callable[..., Any]) -> list[str]:
+    """The words as the parser wants them.
+
+    A yes-or-no option without a value means yes. A value that begins with a minus sign is joined to its
+    option. An option that takes a list may be repeated. A positional-only parameter that has a default may
+    be left out.
+    """
+    parameters = inspect.signature(function).parameters
+    kinds = {f"--{name}": str(kind.annotation) for name, kind in parameters.items()}
+    result: list[str] = []
+    lists: dict[str, list[str]] = {}
+    given = 0  # words that belong to no option
+    rest = list(words)
+    while rest:
+        word = option_name(rest.pop(0))
+        name, equals, value = word.partition("=")
+        following = rest[0] if rest and not option_name(rest[0]).startswith("--") else None
+        if word == "--":  # all others belong to no option
+            result += [word, *rest]
+            given += len(rest)
+            break
+        if not word.startswith("--"):
+            result.append(word)
+            given += word != "-h"
+        elif kinds.get(word) in ("bool", str(bool)):
+            has_value = following is not None and following.lower() in ("true", "false", "yes", "no")
+            result += [word, rest.pop(0) if has_value else "true"]
+        elif kinds.get(name) == "tuple[str, ...]" and (equals or following is not None):
+            lists.setdefault(name, []).append(value if equals else rest.pop(0))
+        elif equals or word in FLAGS or following is None:
+            result.append(word)
+        elif NEGATIVE_NUMBERS.fullmatch(following):
+            result.append(f"{word}={rest.pop(0)}")
+        else:
+            result += [word, rest.pop(0)]
+    result = [f"{name}={json.dumps(values)}" for name, values in lists.items()] + result
+    required = sum(kind.default is kind.empty for kind in parameters.values())
+    optional = [
+        str(kind.default)
+        for kind in parameters.values()
+        if kind.kind is kind.POSITIONAL_ONLY and kind.default is not kind.empty
+    ]
+    return result + optional[given - required :] if given >= required else result
+
+
+def option_name(word: str) -> str:
+    """Options may be written with dashes or underscores, -k as --k; values stay as they are.
+
+    >>> option_name("--write-pairs=a-b"), option_name("a-b"), option_name("-1"), option_name("-k")
+    ('--write_pairs=a-b', 'a-b', '-1', '--k')
+    """
+    if len(word) == 2 and word[0] == "-" and word[1].isalpha() and word != "-h":
+        return f"-{word}"
+    if not word.startswith("--"):
+        return word
+    name, equals, value = word[2:].partition("=")
+    return f"--{name.replace('-', '_')}{equals}{value}"
+
+
+def as_plain(result: Any) -> Any:
+    """A command's result as values JSON can hold."""
+    from pmpguard.config import to_dict
+
+    return result.as_dict() if hasattr(result, "as_dict") else to_dict(result)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""`pmpguard search`."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from PIL.Image import Image
+
+from pmpguard.config import to_dict
+from pmpguard.data.contact_sheet import contact_sheet, tidy
+from pmpguard.data.images.decode import ImageError, load_image
+from pmpguard.files import write_atomic, write_json
+from pmpguard.geo.footprints import parse_box
+from pmpguard.geo.geojson import hits_to_geojson
+from pmpguard.geo.stac import hits_to_stac
+from pmpguard.models.explain import Explanation
+from pmpguard.search.filters import parse_where
+from pmpguard.search.plain_values import explanation_values
+from pmpguard.search.query import Filters, Kind, Query, SearchHit
+from pmpguard.search.query_checks import QueryError
+from pmpguard.search.searcher import Searcher
+from pmpguard.training.loop import pick_device
+
+WIDEST_ID, WIDEST_CAPTION = 40, 60
+
+
+@dataclass(frozen=True)
+class SearchAnswer:
+    """Hits as a table, or as JSON."""
+
+    hits: list[SearchHit]
+    version: str
+    count: int  # of what was searched, pictures or captions
+    kind: Kind = "image"
+    explanations: Mapping[str, Explanation] = field(default_factory=dict)
+    written: Mapping[str, Path] = field(default_factory=dict)  # what, and where
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "count": self.count,
+            "hits": [
+                to_dict(hit)
+                | (
+                    {"explanation": explanation_values(self.explanations[hit.id])}
+                    if hit.id in self.explanations
+                    else {}
+                )
+                for hit in self.hits
+            ],
+        }
+
+    def as_text(self) -> str:
+        return "\n".join([*self._table(), *(f"{what}: {path}" for what, path in self.written.items())])
+
+    def _table(self) -> list[str]:
+        if not self.hits:
+            what = "pictures" if self.kind == "image" else "captions"
+            return [f"nothing found among {self.count:,} {what}"]
+        width = min(WIDEST_ID, max(len(hit.id) for hit in self.hits))
+        lines = [f"{'':>3}  {'score':>7}  {'match':>5}  {'id':<{width}}  caption"]
+        for place, hit in enumerate(self.hits, 1):
+            likely = "" if hit.probability is None else f"{hit.probability:.0%}"
+            row = f"{place:>3}  {hit.score:7.3f}  {likely:>5}  {_cut(hit.id, width):<{width}}  "
+            lines.append((row + _cut(tidy(hit.caption or ""), WIDEST_CAPTION)).rstrip())
+            if hit.id in self.explanations:
+                lines += [f"     {line}" for line in self.explanations[hit.id].as_text().splitlines()]
+        return lines
+
+
+def search(
+    index: Path,
+    text: str = "",
+    /,
+    k: int = 20,
+    image: Path | None = None,
+    text_weight: float = 0.5,
+    kind: Kind = "image",
+    shortlist: int = 100,
+    box: str | None = None,
+    start: str | None = None,
+    stop: str | None = None,
+    where: tuple[str, ...] = (),
+    explain: bool = False,
+    sheet: Path | None = None,
+    geojson: Path | None = None,
+    stac: Path | None = None,
+    device: str = "auto",
+) -> SearchAnswer:
+    """Find pictures or captions by a text, a picture, or both.
+
+    Args:
+        index: the folder of the index.
+        text: what to look for; may be left out to search by --image alone.
+        k: how many hits.
+        image: a picture to look for.
+        text_weight: how much the text counts when a picture is given too, from 0 to 1.
+        kind: what to find: image or caption.
+        shortlist: how many candidates the fine score ranks.
+        box: west,south,east,north in degrees; only pictures whose bounds meet it.
+        start: only pictures from this ISO 8601 time on.
+        stop: only pictures up to this ISO 8601 time.
+        where: a condition on metadata, as column=value or column<number (also <=, > and >=); give it several
+            times for several, all of which must hold. column=value,column=other allows either value.
+        explain: say which words speak for each picture found, and where in it.
+        sheet: a PNG to draw the hits on.
+        geojson: a file for the footprints of the hits.
+        stac: a folder for the hits as a STAC collection.
+        device: "auto", "cpu" or "cuda".
+    """
+    if explain and (kind != "image" or not text):
+        raise QueryError("only pictures found by words can be explained", fix="leave out --explain")
+    query = Query(text or None, None if image is None else _picture(image), text_weight, kind)
+    area, conditions = None if box is None else parse_box(box), parse_where(where)
+    searcher = Searcher.open(index, device=str(pick_device(device)))
+    hits = searcher.search(query, k, shortlist, Filters(area, start, stop, conditions=conditions))
+    explanations = {hit.id: searcher.explain(hit.id, text) for hit in hits} if explain else {}
+    files = {"pictures": sheet if hits else None, "footprints": geojson, "STAC collection": stac}
+    written = {what: path for what, path in files.items() if path is not None}
+    for path in written.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if sheet is not None and hits:
+        _draw(searcher, hits, sheet)
+    if geojson is not None:
+        write_json(geojson, hits_to_geojson(hits))
+    if stac is not None:
+        places = {hit.id: searcher.picture_path(_picture_id(hit)) for hit in hits}
+        hits_to_stac(hits, stac, images=places)
+    count = searcher.count if kind == "image" else searcher.caption_count
+    return SearchAnswer(hits, searcher.version, count, kind, explanations, written)
+
+
+def _draw(searcher: Searcher, hits: list[SearchHit], path: Path) -> None:
+    captions = [f"{place}. {hit.score:.3f} {hit.caption or hit.id}" for place, hit in enumerate(hits, 1)]
+    page = contact_sheet([searcher.picture(_picture_id(hit)) for hit in hits], captions, columns=5)
+    stream = io.BytesIO()
+    page.save(stream, "PNG")
+    write_atomic(path, stream.getvalue())
+
+
+def _picture_id(hit: SearchHit) -> str:
+    """The id of a hit's picture, which for a caption is not its own."""
+    return str(hit.metadata["image_id"]) if hit.kind == "caption" else hit.id
+
+
+def _picture(path: Path) -> Image:
+    try:
+        return load_image(path)
+    except ImageError as error:
+        raise QueryError(str(error.message), fix="give the path of another picture after --image") from error
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."

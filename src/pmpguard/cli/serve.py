@@ -1,0 +1,58 @@
+"""`pmpguard serve`: the search page and its API over an index."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pmpguard.search.searcher import Searcher
+from pmpguard.serving.run import is_loopback, serve_index
+from pmpguard.training.loop import pick_device
+
+
+def serve(
+    index: Path,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
+    model: Path | None = None,
+    device: str = "auto",
+) -> None:
+    """Serve the search page and its API until interrupted; the page's address is printed first.
+
+    A newer version of the index is taken up while requests run. Without a token whoever reaches the port may
+    search; the token may also come from the environment as PMPGUARD_TOKEN, where other users cannot see it.
+
+    Args:
+        index: the folder of the index.
+        host: the address to listen on; only this machine can reach the usual one.
+        port: the port to listen on, 0 for any free one.
+        token: clients must send it as `Authorization: Bearer TOKEN`; the page's address carries it.
+        model: the model directory, where the index should not use its own copy.
+        device: "auto", "cpu" or "cuda".
+    """
+    serve_folder(index, host, port, token, model, device)
+
+
+def serve_folder(
+    index: Path, host: str, port: int, token: str | None, model: Path | None, device: str
+) -> None:
+    """Open the index and serve it, saying where."""
+    token = usual_token(token)
+    searcher = Searcher.open(index, model=model, device=str(pick_device(device)))
+    if token is None and not is_loopback(host):
+        print(
+            "whoever reaches this machine may search and see the pictures: consider --token", file=sys.stderr
+        )
+    what = f"{searcher.count:,} pictures, index version {searcher.version}, model {searcher.model_name}"
+
+    def announce(address: str) -> None:
+        print(f"{what}\n{address}", flush=True)
+
+    serve_index(searcher, host=host, port=port, token=token, announce=announce)
+
+
+def usual_token(token: str | None) -> str | None:
+    """The token given, or the one in the environment."""
+    return token or os.environ.get("PMPGUARD_TOKEN") or None

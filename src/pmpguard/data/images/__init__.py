@@ -1,0 +1,1 @@
+"""Images in: decoding, bands, roots, transforms, sources."""

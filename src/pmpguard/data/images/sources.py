@@ -1,0 +1,100 @@
+"""Where the loop gets a table's pictures from: all in memory, decoded ahead by threads, or part of a set."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pmpguard.data.images.decode import image_tensor, load_images, load_pair_image
+from pmpguard.data.pairs import PairTable
+from pmpguard.device import sent
+from pmpguard.errors import DataError
+
+_THREADS = max(4, min(16, os.cpu_count() or 1))
+
+
+class Pictures(Protocol):
+    """The distinct pictures of a table, by image code."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
+        """For each array of codes its pictures: uint8 (n, 3, size, size) on the device, in order."""
+        ...
+
+
+class ResidentPictures:
+    """All pictures decoded once and kept on the device."""
+
+    def __init__(self, pixels: Tensor, device: torch.device) -> None:
+        self.pixels = pixels.to(device)  # (images, 3, size, size) uint8
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
+        for part in codes:
+            yield self.pixels[sent(part, self.pixels.device)]
+
+
+class StreamedPictures:
+    """Pictures decoded by threads a few batches ahead; memory does not grow with the dataset."""
+
+    def __init__(self, table: PairTable, size: int, device: torch.device, ahead: int = 3) -> None:
+        self.table, self.size, self.device, self.ahead = table, size, device, ahead
+        self.rows = table.first_rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def _one(self, code: int) -> Tensor:
+        return image_tensor(load_pair_image(self.table, int(self.rows[code])), self.size)
+
+    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
+        waiting: deque[list[Future[Tensor]]] = deque()
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for part in codes:
+                waiting.append([pool.submit(self._one, int(code)) for code in part])
+                if len(waiting) > self.ahead:
+                    yield self._join(waiting.popleft())
+            while waiting:
+                yield self._join(waiting.popleft())
+
+    def _join(self, jobs: list[Future[Tensor]]) -> Tensor:
+        return sent(torch.stack([job.result() for job in jobs]), self.device)
+
+
+@dataclass(frozen=True, eq=False)
+class SomePictures:
+    """Some pictures of an open set, numbered anew. What is kept of the set serves all its parts."""
+
+    whole: Pictures
+    codes: np.ndarray  # (images,) their numbers in the set
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
+        return self.whole.batches([self.codes[part] for part in codes])
+
+
+def open_pictures(
+    table: PairTable, size: int, device: torch.device, resident: str = "auto", resident_gb: float = 4.0
+) -> Pictures:
+    """Resident pictures when they fit (or when asked for), else streamed ones."""
+    count = len(table.first_rows)
+    fits = count * 3 * size * size <= resident_gb * 1e9
+    if resident == "never" or (resident == "auto" and not fits):
+        return StreamedPictures(table, size, device)
+    pixels, problems = load_images(table, table.first_rows, size, policy="fail", workers=_THREADS)
+    if problems:
+        raise DataError(f"{len(problems)} pictures of {table.name} cannot be read", fix="pmpguard data check")
+    return ResidentPictures(pixels, device)

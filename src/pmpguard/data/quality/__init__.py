@@ -1,0 +1,1 @@
+"""What is wrong with a dataset before anybody judges its captions."""

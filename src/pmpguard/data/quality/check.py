@@ -1,0 +1,91 @@
+"""What is wrong with a dataset: pictures that cannot be used, blank captions, copies and leaks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pmpguard.data.images.decode import MAX_PIXELS, ImageProblem
+from pmpguard.data.known_datasets import differences
+from pmpguard.data.pairs import PairTable
+from pmpguard.data.quality.duplicates import Pictures, copy_findings, look_at_pictures, picture_rows
+from pmpguard.data.quality.report import CheckReport, Finding, Item
+from pmpguard.data.text import normalise_caption
+
+
+def check_dataset(
+    table: PairTable,
+    against: PairTable | None = None,
+    *,
+    turned: bool = False,
+    max_pixels: int = MAX_PIXELS,
+    workers: int = 0,
+    progress: bool = False,
+) -> CheckReport:
+    """Read every picture once and report on pictures, captions and copies.
+
+    `against` is a second dataset to compare pictures with; `turned` also finds turned and mirrored copies.
+    """
+    pictures, problems = look_at_pictures(
+        table, table.name, turned=turned, max_pixels=max_pixels, workers=workers, progress=progress
+    )
+    findings = [
+        *_image_findings(problems),
+        *_caption_findings(table),
+        *_blank_picture_findings(pictures),
+        *(Finding("published_counts", "note", difference, ()) for difference in differences(table)),
+    ]
+    if against is not None:
+        name = against.name if against.name != table.name else f"{against.name} (other)"
+        others, _ = look_at_pictures(
+            against, name, turned=turned, max_pixels=max_pixels, workers=workers, progress=progress
+        )
+        pictures = pictures + others
+    findings += copy_findings(pictures, table.name)
+    findings.sort(key=lambda finding: finding.severity != "problem")
+    return CheckReport(table.name, table.splits(), table.take(picture_rows(table)).splits(), tuple(findings))
+
+
+def _image_findings(problems: list[ImageProblem]) -> Iterator[Finding]:
+    for kind in ("missing", "unreadable", "oversized"):
+        items = tuple(Item((problem.image,), problem.reason) for problem in problems if problem.kind == kind)
+        if items:
+            yield Finding(f"{kind}_pictures", "problem", f"{kind} pictures: {len(items):,}", items)
+
+
+def _blank_picture_findings(pictures: Pictures) -> Iterator[Finding]:
+    items = tuple(Item((pictures.images[position],)) for position in np.flatnonzero(pictures.blank))
+    if items:
+        yield Finding("blank_pictures", "note", f"pictures of one colour: {len(items):,}", items)
+
+
+def _caption_findings(table: PairTable) -> Iterator[Finding]:
+    captions, images = table.captions, table.column("image")
+    blank = [row for row, caption in enumerate(captions) if not normalise_caption(caption)]
+    if blank:
+        items = tuple(Item((table.row(row).pair_id,), f"picture {images[row]}") for row in blank)
+        yield Finding("blank_captions", "problem", f"blank captions: {len(blank):,}", items)
+
+    keys = np.stack([table.caption_codes, table.image_codes], axis=1)  # (N,2)
+    carried, row_of, times = np.unique(keys, axis=0, return_index=True, return_counts=True)  # (carried,2)
+    again = np.flatnonzero(times > 1)
+    if len(again):
+        items = tuple(
+            Item((images[row_of[place]],), f"{times[place]} times {captions[row_of[place]]!r}")
+            for place in again
+        )
+        carriers = len(np.unique(carried[again, 1]))
+        summary = f"pictures that carry a caption more than once: {carriers:,}"
+        yield Finding("repeated_captions", "note", summary, items)
+
+    _, first, pictures = np.unique(
+        carried[:, 0], return_index=True, return_counts=True
+    )  # per distinct caption
+    shared = [place for place in np.argsort(-pictures, kind="stable") if pictures[place] > 1]
+    if shared:
+        items = tuple(
+            Item((captions[row_of[first[place]]],), f"{pictures[place]} pictures") for place in shared
+        )
+        summary = f"captions shared by several pictures: {len(shared):,}"
+        yield Finding("shared_captions", "note", summary, items)

@@ -1,0 +1,1 @@
+"""Measured runs: recipes, grids, result rows, tables and plots."""

@@ -1,0 +1,241 @@
+"""Methods × rates × levels × seeds from one recipe: finished rows are skipped, a stopped grid goes on."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import yaml
+
+from pmpguard.config import fingerprint, from_dict, to_dict
+from pmpguard.data.splits import HoldOut
+from pmpguard.errors import ConfigError
+from pmpguard.experiments.rows import ResultRow, append_row, read_rows
+from pmpguard.experiments.run import (
+    SCENES,
+    ExperimentConfig,
+    NoiseConfig,
+    PreparedDataset,
+    prepare_dataset,
+    run_experiment,
+)
+from pmpguard.methods.registry import find_method
+from pmpguard.noise.inject import check_rate
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.distributed import World, barrier
+
+
+@dataclass(frozen=True)
+class GridMethod:
+    """One line of the table.
+
+    Args:
+        name: what the line is called.
+        method: the method to train; by default the one of that name.
+        preset: of the method.
+        settings: of the method.
+        oracle: train on the truly clean pairs alone.
+        train: training settings that differ from the recipe's.
+        rates: only these rates, where the recipe has more.
+    """
+
+    name: str
+    method: str = ""
+    preset: str = "recommended"
+    settings: dict[str, Any] = field(default_factory=dict)
+    oracle: bool = False
+    train: dict[str, Any] = field(default_factory=dict)
+    rates: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    """A table: what is compared, on what, how often.
+
+    Args:
+        title: of the rendered table.
+        dataset: a dataset in any known format, or "scenes".
+        datasets: several of them, instead of `dataset`.
+        images: folder of the pictures, where they are not beside the pairs.
+        scenes: number of scenes of the embedded world.
+        methods: the lines.
+        rates: mismatch rates.
+        levels: of the noise.
+        seeds: of noise and training.
+        train: settings shared by all lines.
+        rows: file that collects the rows.
+        printed_table: number of the paper's table to show beside.
+        printed_dataset: its dataset, where it has none of the name of ours.
+        hold_out: pictures kept from training, for datasets without splits of their own.
+    """
+
+    title: str = "Results"
+    dataset: str = SCENES
+    datasets: tuple[str, ...] = ()
+    images: Path | None = None
+    scenes: int = 2000
+    methods: tuple[GridMethod, ...] = (GridMethod("infonce"), GridMethod("pmpguard"))
+    rates: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
+    levels: tuple[Literal["caption", "image"], ...] = ("caption",)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    rows: Path = Path("benchmarks/results/rows.jsonl")
+    printed_table: int | None = None
+    printed_dataset: str = ""
+    hold_out: HoldOut | None = None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Every dataset of the table."""
+        return self.datasets or (self.dataset,)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    line: GridMethod
+    level: Literal["caption", "image"]
+    rate: float
+    seed: int
+    config: ExperimentConfig
+
+    @property
+    def mark(self) -> str:
+        """Identifies the run by everything that decides it, except where files lie."""
+        plain = to_dict(self.config)
+        plain["dataset"], plain["images"] = Path(self.config.dataset).name, None
+        plain["train"]["device"] = None
+        if plain["hold_out"] is None:  # runs of before there was this setting keep their marks
+            del plain["hold_out"]
+        return fingerprint([self.line.name, plain])
+
+
+def read_grid(path: Path, changes: dict[str, Any] | None = None) -> GridConfig:
+    """A recipe from a YAML file, with some of its settings replaced; unknown settings are errors."""
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such recipe", fix="give the path of a YAML file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML ({error})") from error
+    if not isinstance(plain, dict):
+        raise ConfigError(f"{path}: a recipe is a mapping of settings, this is {type(plain).__name__}")
+    changes = changes or {}
+    if "dataset" in changes:  # one that was asked for stands in for all of the recipe's
+        plain.pop("datasets", None)
+    grid = from_dict(GridConfig, merge(plain, changes), where=str(path))
+    if len(grid.places) > 1 and grid.images is not None:
+        raise ConfigError("images: one folder of pictures for several datasets", fix="give --dataset, too")
+    return grid
+
+
+def grid_cells(grid: GridConfig) -> list[Cell]:
+    """Every run of the grid, dataset by dataset and seed by seed: an unfinished grid has complete seeds.
+
+    Names and settings of all lines are checked here, before the first run rather than before its own.
+    """
+    twice = [name for name, count in Counter(line.name for line in grid.methods).items() if count > 1]
+    if twice:
+        raise ConfigError(f"methods: two lines are called {twice[0]!r}", fix="give each line its own name")
+    for rate in grid.rates:
+        check_rate(rate)
+    for line in grid.methods:
+        find_method(line.method or line.name).read_settings(line.preset, line.settings)
+    cells = [
+        Cell(line, level, rate, seed, cell_config(grid, line, level, rate, seed, dataset))
+        for dataset in grid.places
+        for seed in grid.seeds
+        for level in grid.levels
+        for rate in grid.rates
+        for line in grid.methods
+        if not line.rates or rate in line.rates
+    ]
+    if not cells:
+        raise ConfigError("the recipe asks for no run", fix="give methods, rates, levels and seeds")
+    return cells
+
+
+def cell_config(
+    grid: GridConfig,
+    line: GridMethod,
+    level: Literal["caption", "image"],
+    rate: float,
+    seed: int,
+    dataset: str | None = None,
+) -> ExperimentConfig:
+    """The experiment behind one cell; the grid's one dataset where none is named."""
+    merged = merge(to_dict(grid.train), line.train)
+    train = from_dict(TrainConfig, merged, where=f"methods.{line.name}.train")
+    train = replace(
+        train, method=line.method or line.name, preset=line.preset, settings=line.settings, seed=seed
+    )
+    dataset = grid.dataset if dataset is None else dataset
+    return ExperimentConfig(
+        dataset, grid.images, grid.scenes, NoiseConfig(rate, level), line.oracle, train, grid.hold_out
+    )
+
+
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Nested settings with some replaced.
+
+    >>> merge({"a": {"b": 1, "c": 2}}, {"a": {"b": 5}})
+    {'a': {'b': 5, 'c': 2}}
+    """
+    merged = dict(base)
+    for key, value in changes.items():
+        inner = merged.get(key)
+        merged[key] = merge(inner, value) if isinstance(inner, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def finished_rows(grid: GridConfig) -> dict[str, ResultRow]:
+    """The rows collected so far, by mark; those of other settings or recipes are among them."""
+    return {row.mark: row for row in read_rows(grid.rows)} if grid.rows.exists() else {}
+
+
+def run_grid(
+    grid: GridConfig,
+    work: Path,
+    *,
+    keep_models: bool = False,
+    report: Callable[[int, int, ResultRow], None] | None = None,
+    cells: Sequence[Cell] | None = None,
+) -> list[ResultRow]:
+    """Run what is missing of these cells, by default all, and return their rows."""
+    cells = grid_cells(grid) if cells is None else cells
+    finished, world = finished_rows(grid), World.current()
+    prepared: dict[str, PreparedDataset] = {}  # lines may want pictures of different sizes
+    opened = None  # the dataset these are of
+    rows = []
+    for number, cell in enumerate(cells, start=1):
+        row = finished.get(cell.mark)
+        if row is None:
+            settings = cell.config.train
+            if cell.config.dataset != opened:  # never the pictures of two at once
+                prepared.clear()
+                opened = cell.config.dataset
+            pictures = fingerprint([settings.model.image_size, settings.resident, settings.resident_gb])
+            if pictures not in prepared:
+                prepared[pictures] = prepare_dataset(cell.config)
+            name = "".join(letter if letter.isalnum() else "-" for letter in cell.line.name)
+            folder = work / f"{name}-{cell.level}-{cell.rate:g}-{cell.seed}-{cell.mark}"
+            result = run_experiment(cell.config, folder, prepared[pictures])
+            row = replace(result.row, method=cell.line.name, mark=cell.mark)
+            del result
+            if world.is_main:
+                append_row(grid.rows, row)
+                if not keep_models:
+                    shutil.rmtree(folder, ignore_errors=True)
+            barrier(world)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        if report is not None:
+            report(number, len(cells), row)
+        rows.append(row)
+    return rows

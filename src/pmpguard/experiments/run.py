@@ -1,0 +1,339 @@
+"""One measured run: corrupt, train, select on validation, read the test split once, write down a row."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from pmpguard.config import fingerprint, to_dict
+from pmpguard.data.formats import read_pairs
+from pmpguard.data.images.sources import Pictures, ResidentPictures, StreamedPictures, open_pictures
+from pmpguard.data.pairs import PairTable
+from pmpguard.data.splits import HoldOut, draw_splits
+from pmpguard.detection.rematch import Proposals
+from pmpguard.errors import ConfigError, DataError
+from pmpguard.evaluation.detection import Detection, RematchPrecision, measure_detection, rematch_precision
+from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
+from pmpguard.experiments.rows import ResultRow
+from pmpguard.methods.method import Method
+from pmpguard.methods.registry import find_method
+from pmpguard.models.config import Ranking
+from pmpguard.noise.inject import Corruption, corrupt_pairs
+from pmpguard.noise.manifest import apply_manifest, save_manifest
+from pmpguard.synthetic.scenes import scene_world
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.distillation import train_generations
+from pmpguard.training.loop import TrainingData, TrainResult, pick_device
+from pmpguard.training.tracking import current_commit, describe_hardware
+
+SCENES = "scenes"
+log = logging.getLogger("pmpguard")
+
+
+@dataclass(frozen=True)
+class NoiseConfig:
+    """Which training captions are made wrong.
+
+    Args:
+        rate: share of the pairs (or pictures).
+        level: "caption" replaces single captions, "image" all captions of a picture.
+        seed: of the corruption; by default the run's own.
+        file: a saved corruption to use instead.
+    """
+
+    rate: float = 0.0
+    level: Literal["caption", "image"] = "caption"
+    seed: int | None = None
+    file: Path | None = None
+
+
+@dataclass(frozen=True)
+class ExperimentConfig:
+    """A dataset, its corruption and a training run.
+
+    Args:
+        dataset: a dataset in any known format, or "scenes" for the embedded world.
+        images: folder of the pictures, where they are not beside the pairs.
+        scenes: number of scenes of the embedded world.
+        noise: which captions are made wrong.
+        oracle: train on the truly clean pairs alone, knowing the labels: no competitor, a yardstick. A method
+            that weights pairs is told which are right and sees the same batches as without; others get the
+            clean pairs only.
+        train: the training run.
+        hold_out: pictures kept from training, for a dataset without splits of its own.
+    """
+
+    dataset: str = SCENES
+    images: Path | None = None
+    scenes: int = 2000
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    oracle: bool = False
+    train: TrainConfig = field(default_factory=TrainConfig)
+    hold_out: HoldOut | None = None
+
+
+@dataclass(frozen=True)
+class PreparedDataset:
+    """A dataset with its splits' pictures opened once, for any number of runs."""
+
+    table: PairTable
+    pictures: Mapping[str, Pictures]
+
+    def gallery(self, split: str) -> Gallery:
+        return Gallery(self.table.split(split), self.pictures[split])
+
+
+@dataclass(frozen=True)
+class ExperimentResult:
+    """A trained model with everything measured on it."""
+
+    row: ResultRow
+    trained: TrainResult
+    test: EvaluationReport
+    detection: Detection | None
+    rematching: RematchPrecision | None
+    corruption: Corruption
+
+
+def read_dataset(dataset: str, images: Path | None, hold_out: HoldOut | None) -> PairTable:
+    """The pairs with their own splits, or with those that holding out pictures makes."""
+    table = read_pairs(Path(dataset), images=images)
+    return table if hold_out is None else draw_splits(table, hold_out)
+
+
+def prepare_dataset(
+    config: ExperimentConfig, splits: tuple[str, ...] = ("train", "val", "test")
+) -> PreparedDataset:
+    """Read the pairs and open the pictures of every needed split."""
+    device, size = pick_device(config.train.device), config.train.model.image_size
+    if config.dataset == SCENES:
+        world = scene_world(config.scenes, seed=0, size=size)
+        pictures: dict[str, Pictures] = {}
+        for split in splits:
+            rows = world.table.split(split)
+            chosen = world.table.image_codes[np.flatnonzero(np.array(world.table.column("split")) == split)]
+            order = chosen[rows.first_rows]
+            pictures[split] = ResidentPictures(world.images[torch.from_numpy(order)], device)
+        return PreparedDataset(world.table, pictures)
+    table = read_dataset(config.dataset, config.images, config.hold_out)
+    for split in splits:
+        if split not in table.splits():
+            raise DataError(
+                f"{config.dataset}: no split {split!r}, which is needed to "
+                + {"train": "train on", "val": "select the model", "test": "measure it"}[split],
+                fix=f"it has {', '.join(table.splits())}; --hold_out.test 500 --hold_out.val 500 keeps so "
+                "many pictures from training instead",
+            )
+    settings = config.train
+    return PreparedDataset(
+        table,
+        {split: open_pictures(table.split(split), size, device, settings.resident, settings.resident_gb)
+         for split in splits},
+    )  # fmt: skip
+
+
+def corrupt_dataset(table: PairTable, noise: NoiseConfig, seed: int) -> Corruption:
+    """The corruption of the training split that a config asks for: from a file, or drawn."""
+    if noise.file is None:
+        return corrupt_pairs(table, noise.rate, noise.seed if noise.seed is not None else seed, noise.level)
+    corruption = apply_manifest(table, noise.file)
+    if corruption.split != "train":
+        raise DataError(
+            f"{noise.file}: corrupts split {corruption.split!r}, but training reads 'train'",
+            fix="make a noise file of the training split: pmpguard corrupt --split train",
+        )
+    return corruption
+
+
+def noise_mark(corruption: Corruption, oracle: bool) -> str:
+    """Identifies what a run trains on; two noise files never share it, nor do a run and its oracle."""
+    return fingerprint(
+        [
+            corruption.requested_rate, corruption.level, corruption.seed, corruption.mode, corruption.split,
+            corruption.table.fingerprint, oracle,
+        ]
+    )  # fmt: skip
+
+
+def run_experiment(
+    config: ExperimentConfig, run: Path, data: PreparedDataset | None = None
+) -> ExperimentResult:
+    """Train as configured in folder `run` (continuing what is there) and measure the selected model.
+
+    The injected labels go to the detection metric only, and to the `oracle`, which is told so.
+    """
+    started = time.perf_counter()
+    data = data or prepare_dataset(config)
+    device = pick_device(config.train.device)
+    corruption = corrupt_dataset(data.table, config.noise, config.train.seed)
+    run.mkdir(parents=True, exist_ok=True)
+    save_manifest(corruption, run / "noise.json")
+    if corruption.effective_rate >= 1:
+        log.warning("%s: every training caption is wrong, there is nothing true to learn", data.table.name)
+    in_train = np.array(data.table.column("split")) == "train"
+    is_noisy = corruption.is_noisy[in_train]
+    train_table, pictures = corruption.table.split("train"), data.pictures["train"]
+    known = None
+    if config.oracle:
+        train_table, pictures, known = oracle_data(
+            config.train.method, train_table, pictures, is_noisy, device
+        )
+
+    def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:
+        found = measure_detection(p_match, is_noisy).as_dict()
+        return {f"true_{name}": value for name, value in found.items()}
+
+    trained = train_generations(
+        config.train,
+        TrainingData(
+            train_table,
+            pictures,
+            data.gallery("val"),
+            data.table.fingerprint,
+            noise_mark(corruption, config.oracle),
+            known,
+        ),
+        run,
+        observe=None if config.oracle else observe,
+    )
+    test = evaluate_retriever(
+        trained.retriever,
+        data.gallery("test"),
+        split="test",
+        device=device,
+        precision=config.train.precision,
+        rankings=extra_rankings(trained),
+    )
+    detection = rematching = None
+    if not config.oracle:
+        detection = measure_catching(trained.method, is_noisy)
+        rematching = measure_rematching(trained.method, data.table.split("train"), train_table)
+    row = ResultRow(
+        dataset=data.table.name,
+        method="oracle" if config.oracle else config.train.method,
+        level=corruption.level,
+        rate=corruption.requested_rate,
+        seed=config.train.seed,
+        encoder=f"{config.train.model.vision}+{config.train.model.text}",
+        selected_on="val",
+        metrics=row_metrics(trained, test, detection, rematching, corruption),
+        settings={"preset": config.train.preset, **to_dict(config.train.settings)},
+        commit=current_commit(),
+        hardware=describe_hardware(device),
+        seconds=round(time.perf_counter() - started, 2),
+        time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    )
+    return ExperimentResult(row, trained, test, detection, rematching, corruption)
+
+
+def extra_rankings(trained: TrainResult) -> list[Ranking]:
+    """Every other ranking the trained model offers, reported beside its own."""
+    model = trained.retriever.config
+    gated: list[Ranking] = ["z", "S+z"] if model.cross_gated.use else []
+    return [] if model.ranking == "pooled" else ["pooled", "S", *gated]
+
+
+def measure_catching(method: Method, is_noisy: np.ndarray) -> Detection | None:
+    """The final verdicts against the truth; None for a method that judges no pairs."""
+    if method.p_match is None:
+        return None
+    p_match = method.p_match.float().cpu().numpy()
+    rate = -1.0 if method.estimated_rate is None else float(method.estimated_rate)
+    return measure_detection(p_match, is_noisy, estimated_rate=rate if rate >= 0 else None)
+
+
+def measure_rematching(method: Method, clean: PairTable, trained_on: PairTable) -> RematchPrecision | None:
+    """The captions proposed for caught pairs' pictures against the clean ones; None where there are none.
+
+    Proposals number captions as the table trained on does. A caption that was written anew describes no
+    picture.
+    """
+    proposals = caught_proposals(method, trained_on)
+    if proposals is None:
+        return None
+    number_of = dict(zip(trained_on.captions, trained_on.caption_codes.tolist(), strict=True))
+    known = [(number_of.get(caption, -1), image)
+             for caption, image in zip(clean.captions, clean.image_codes.tolist(), strict=True)]  # fmt: skip
+    described = [pair for pair in known if pair[0] >= 0] or [(-1, 0)]  # nothing true is left
+    labels = clean.column("label")
+    classes = {label: number for number, label in enumerate(sorted({label for label in labels if label}))}
+    if not classes:
+        return rematch_precision(proposals, described)
+    image_class = [classes.get(labels[row], -1) for row in clean.first_rows]
+    caption_class = np.full(len(number_of), -2)  # without a known class it equals no picture's
+    for (number, _), label in zip(known, labels, strict=True):
+        if number >= 0 and label in classes:
+            caption_class[number] = classes[label]
+    return rematch_precision(proposals, described, image_class=image_class, caption_class=caption_class)
+
+
+def caught_proposals(method: Method, trained_on: PairTable) -> Proposals | None:
+    """What the method proposes for the picture of every pair it caught, each picture once."""
+    if method.p_match is None or method.proposed_caption is None or method.proposed_probability is None:
+        return None
+    captions = method.proposed_caption.cpu().numpy()
+    probabilities = method.proposed_probability.double().cpu().numpy()
+    rows = np.flatnonzero((method.p_match.cpu().numpy() < 0.5) & (captions >= 0))
+    images, first = np.unique(trained_on.image_codes[rows], return_index=True)
+    rows = rows[first]
+    return Proposals(images, captions[rows], probabilities[rows], probabilities[rows])
+
+
+def row_metrics(
+    trained: TrainResult,
+    test: EvaluationReport,
+    detection: Detection | None,
+    rematching: RematchPrecision | None,
+    corruption: Corruption,
+) -> dict[str, float]:
+    """The numbers of a row, flat."""
+    metrics = {
+        **test.recall.as_dict(),
+        "val_mr": trained.best_mr,
+        "best_epoch": float(trained.best_epoch),
+        "generation": float(trained.generation),
+        "generations": float(trained.generations),
+        "effective_rate": corruption.effective_rate,
+        "pairs_per_second": round(trained.pairs_per_second, 1),
+        "train_seconds": round(trained.seconds, 2),
+    }
+    for name, recall in test.rankings.items():
+        metrics[f"mr[{name}]"] = recall.mr
+    if detection is not None:
+        metrics |= {f"catch_{name}": value for name, value in detection.as_dict().items()}
+    if rematching is not None:
+        shares = {"same_image": rematching.same_image, "same_class": rematching.same_class}
+        metrics["rematch_proposals"] = float(rematching.proposals)
+        metrics |= {f"rematch_{name}": share for name, share in shares.items() if share is not None}
+    return metrics
+
+
+def oracle_data(
+    method: str, table: PairTable, pictures: Pictures, is_noisy: np.ndarray, device: torch.device
+) -> tuple[PairTable, Pictures, np.ndarray | None]:
+    """What the oracle trains on, and which of its pairs are right if the method can be told."""
+    if is_noisy.all():
+        raise DataError("oracle: no clean pair is left to train on", fix="lower the mismatch rate")
+    if find_method(method).weights_pairs:
+        return table, pictures, ~is_noisy
+    return *clean_pairs(table, pictures, is_noisy, device), None
+
+
+def clean_pairs(
+    table: PairTable, pictures: Pictures, is_noisy: np.ndarray, device: torch.device
+) -> tuple[PairTable, Pictures]:
+    """The truly clean pairs and their pictures, for the oracle alone."""
+    kept = table.filter(~is_noisy)
+    if isinstance(pictures, StreamedPictures):
+        return kept, StreamedPictures(kept, pictures.size, device, pictures.ahead)
+    if not isinstance(pictures, ResidentPictures):
+        raise ConfigError(f"oracle: cannot choose among {type(pictures).__name__}")
+    codes = table.image_codes[~is_noisy][kept.first_rows]
+    return kept, ResidentPictures(pictures.pixels[torch.from_numpy(codes).to(device)], device)

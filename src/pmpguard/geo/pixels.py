@@ -1,0 +1,147 @@
+"""Satellite values to pictures: which bands, which values are black and white, which pixels count.
+
+Every scene has one look, worked out from a thinned reading of the whole, so that all its tiles match.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from pmpguard.errors import DataError, require
+from pmpguard.geo.scenes import damage_named
+
+Stretch = Literal["auto", "percentile", "minmax", "none"]
+_PERCENTILES = (2, 98)
+_SAMPLE_SIDE = 1024
+_COLOURS = ("red", "green", "blue")
+
+
+@dataclass(frozen=True)
+class SceneLook:
+    """How a scene's values become RGB.
+
+    `bands` are one (grey) or three numbers from 1 on. `limits` (bands,2) become black and white; None keeps
+    values. `palette` (entries,3) replaces values by colours. `nodata` marks pixels beside the scene's mask.
+    """
+
+    bands: tuple[int, ...]
+    limits: np.ndarray | None = None
+    palette: np.ndarray | None = None
+    nodata: float | None = None
+
+
+def scene_look(
+    dataset: Any, path: Path, bands: tuple[int, ...], stretch: Stretch, nodata: float | None
+) -> SceneLook:
+    """Choose bands and limits; 8-bit values stay as they are unless a stretch is asked for by name."""
+    if not bands and dataset.colorinterp[0].name == "palette":
+        return SceneLook((1,), palette=_palette(dataset), nodata=nodata)
+    chosen = bands or _usual_bands(dataset)
+    outside = [band for band in chosen if not 1 <= band <= dataset.count]
+    if outside:
+        raise DataError(
+            f"{path}: no band {outside[0]}", fix=f"the scene has bands 1 to {dataset.count}; see --bands"
+        )
+    if stretch == "auto":
+        stretch = "none" if all(_is_full_byte(dataset, band) for band in chosen) else "percentile"
+    if stretch == "none":
+        return SceneLook(chosen, nodata=nodata)
+    scale = max(1.0, max(dataset.shape) / _SAMPLE_SIDE)
+    shape = (len(chosen), *(math.ceil(side / scale) for side in dataset.shape))
+    values, valid = _read(dataset, path, chosen, nodata, out_shape=shape)  # (k,h,w)
+    limits = [
+        stretch_limits(band[good], stretch, band.dtype) for band, good in zip(values, valid, strict=True)
+    ]
+    return SceneLook(chosen, limits=np.array(limits), nodata=nodata)
+
+
+def _usual_bands(dataset: Any) -> tuple[int, ...]:
+    """Those the file calls red, green and blue, else the first three, else the first as grey."""
+    names = [colour.name for colour in dataset.colorinterp]
+    if all(colour in names for colour in _COLOURS):
+        return tuple(names.index(colour) + 1 for colour in _COLOURS)
+    return (1, 2, 3) if dataset.count >= 3 else (1,)
+
+
+def _is_full_byte(dataset: Any, band: int) -> bool:
+    bits = dataset.tags(band, ns="IMAGE_STRUCTURE").get("NBITS", "8")
+    return bool(dataset.dtypes[band - 1] == "uint8" and bits == "8")
+
+
+def _palette(dataset: Any) -> np.ndarray:
+    colours = dataset.colormap(1)
+    palette = np.zeros((max(colours) + 1, 3), np.uint8)
+    for value, colour in colours.items():
+        palette[value] = colour[:3]
+    return palette
+
+
+def stretch_limits(values: np.ndarray, stretch: Stretch, kind: np.dtype[Any]) -> tuple[float, float]:
+    """The values that become black and white: 2nd and 98th percentile, or smallest and largest.
+
+    Equal percentiles give way to the extremes; where nothing is known, the range the kind of value has.
+    """
+    if not values.size:
+        return (0.0, float(np.iinfo(kind).max)) if kind.kind in "ui" else (0.0, 1.0)
+    extremes = float(values.min()), float(values.max())
+    if stretch == "minmax":
+        return extremes
+    low, high = (float(value) for value in np.percentile(values, _PERCENTILES))
+    return (low, high) if high > low else extremes
+
+
+def read_tile(
+    dataset: Any, path: Path, look: SceneLook, place: tuple[int, int, int, int], min_valid: float
+) -> tuple[np.ndarray | None, float]:
+    """The part of the scene at (column, row, width, height) and its share of pixels that hold data.
+
+    The picture is uint8 (height,width,3), black where there is no data; None of a part with too little.
+    """
+    window = require("rasterio.windows", "geo").Window(*place)
+    values, valid = _read(dataset, path, look.bands, look.nodata, window=window)  # (k,height,width)
+    share = float(valid.any(axis=0).mean())
+    if share == 0 or share < min_valid:
+        return None, share
+    if look.palette is not None:
+        known = values[0] < len(look.palette)  # (height,width)
+        picture = look.palette[np.where(known, values[0], 0)]  # (height,width,3)
+        picture[~(known & valid[0])] = 0
+        return picture, share
+    picture = to_bytes(values, look.limits)  # (k,height,width)
+    picture[~valid] = 0
+    return np.ascontiguousarray(np.broadcast_to(picture, (3, *picture.shape[1:])).transpose(1, 2, 0)), share
+
+
+def to_bytes(values: np.ndarray, limits: np.ndarray | None) -> np.ndarray:
+    """(k,h,w) of any values to uint8: stretched between the limits, or cut to 0 to 255 without any."""
+    if limits is None and values.dtype == np.uint8:
+        return values
+    scaled = values.astype(np.float64)  # changed in place from here on
+    if limits is not None:
+        low, high = limits[:, :1, None], limits[:, 1:, None]  # (k,1,1)
+        scaled -= low
+        scaled /= np.where(high > low, high - low, 1.0)
+        scaled *= 255
+    if values.dtype.kind == "f":
+        np.nan_to_num(scaled, copy=False)
+    np.clip(scaled, 0, 255, out=scaled)
+    return np.rint(scaled, out=scaled).astype(np.uint8)
+
+
+def _read(
+    dataset: Any, path: Path, bands: tuple[int, ...], nodata: float | None, **part: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values (k,h,w) of the bands and which of them are data, (k,h,w) bool."""
+    with damage_named(path):
+        values = dataset.read(list(bands), **part)  # (k,h,w)
+        valid = dataset.read_masks(list(bands), **part) > 0  # (k,h,w)
+    if values.dtype.kind == "f":
+        valid &= np.isfinite(values)
+    if nodata is not None:
+        valid &= values != nodata
+    return values, valid

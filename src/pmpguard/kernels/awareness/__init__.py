@@ -1,0 +1,1 @@
+"""Awareness attention of all pairs, fused."""

@@ -1,0 +1,1 @@
+"""Convolutions with their activations in one pass over memory."""

@@ -1,0 +1,1 @@
+"""Cross-gated attention of all pairs, fused."""

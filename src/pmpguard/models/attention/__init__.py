@@ -1,0 +1,1 @@
+"""The paper in three files: cross-gated attention, awareness attention, the boundary. Plain torch."""

@@ -1,0 +1,1 @@
+"""Image and text encoders behind one interface each."""

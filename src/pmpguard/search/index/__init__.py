@@ -1,0 +1,1 @@
+"""An index on disk: versions, the writer, updates."""

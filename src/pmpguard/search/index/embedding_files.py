@@ -1,0 +1,314 @@
+"""The files of an embedding: vectors others can read, fragments that stay on disk, metadata as parquet.
+
+::
+
+    img_emb/img_emb_0000.npy              (n, d) float32, unit vectors of the pictures
+    img_fragments/img_fragments_0000.npy  (n, regions, d) float16, read through a memory map
+    img_mask/img_mask_0000.npy            (n, regions) bool
+    metadata/metadata_0000.parquet        id, image, caption and every further column
+    text_emb/ text_fragments/ text_mask/ text_metadata/     the same of the captions, where there are any
+    partitions/0000.json                  written last: this partition is whole; problems and hashes
+    embedding.json                        model, folder of the pictures
+    manifest.json                         written when everything is done
+
+Pooled vectors are float32, as they are searched; of fragments there are dozens to each picture, and they are
+float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from pmpguard.data.text_files import atomic_output
+from pmpguard.errors import DataError, ModelError
+from pmpguard.files import MANIFEST, read_json, sha256_file, write_json
+from pmpguard.models.encoded import Encoded
+from pmpguard.search.index.model_identity import ModelIdentity
+from pmpguard.search.query import Kind
+
+FORMAT = 1
+SETTINGS = "embedding.json"
+PARTITIONS = "partitions"
+PROBLEMS = "problems.json"
+FOLDERS: dict[Kind, tuple[str, str, str, str]] = {
+    "image": ("img_emb", "img_fragments", "img_mask", "metadata"),
+    "caption": ("text_emb", "text_fragments", "text_mask", "text_metadata"),
+}
+
+
+@dataclass(frozen=True)
+class EmbeddingSettings:
+    """What all partitions of an embedding share."""
+
+    model: ModelIdentity
+    model_path: str
+    root: str  # folder the pictures' names are relative to
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / SETTINGS, {"format": FORMAT, **asdict(self)})
+
+    @classmethod
+    def read(cls, folder: Path) -> EmbeddingSettings:
+        stored = read_format(folder / SETTINGS, FORMAT, "embed again with this version of pmpguard")
+        return cls(ModelIdentity(**stored["model"]), stored["model_path"], stored["root"])
+
+
+def read_format(path: Path, format: int, fix: str) -> dict[str, Any]:
+    """A JSON object that says which format it is written in, if that is the one we read."""
+    stored = read_json(path)
+    if not isinstance(stored, dict) or stored.get("format") != format:
+        raise DataError(f"{path}: not of format {format}", fix=fix)
+    return stored
+
+
+@dataclass(frozen=True)
+class PictureProblem:
+    """A picture that could not be embedded."""
+
+    id: str
+    image: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The receipt of a finished partition."""
+
+    number: int
+    pictures: int
+    captions: int
+    problems: tuple[PictureProblem, ...] = ()
+    sha256: dict[str, str] = field(default_factory=dict)
+
+
+def file_name(folder: str, number: int, ending: str = "npy") -> str:
+    """
+    >>> file_name("img_emb", 7)
+    'img_emb/img_emb_0007.npy'
+    """
+    return f"{folder}/{folder}_{number:04d}.{ending}"
+
+
+def write_partition(
+    folder: Path,
+    number: int,
+    items: dict[Kind, tuple[Encoded, pa.Table]],
+    problems: Sequence[PictureProblem],
+) -> Partition:
+    """Write every file, each in one step, and the receipt last; an interrupted partition has no receipt."""
+    hashes: dict[str, str] = {}
+    for kind, (encoded, metadata) in items.items():
+        emb, fragments, mask, table = FOLDERS[kind]
+        whole = encoded.fragments.isfinite().all(2) | ~encoded.mask  # (n, f)
+        damaged = (~(encoded.pooled.isfinite().all(1) & whole.all(1))).nonzero()  # (bad, 1)
+        if len(damaged):
+            raise ModelError(
+                f"the vector of {kind} {metadata['id'][int(damaged[0])].as_py()} is not finite",
+                fix="the model is damaged, or it was trained until it overflowed",
+            )
+        arrays = {
+            emb: encoded.pooled.float().cpu().numpy(),  # (n, d)
+            fragments: encoded.fragments.half().cpu().numpy(),  # (n, f, d)
+            mask: encoded.mask.cpu().numpy(),  # (n, f)
+        }
+        for name, array in arrays.items():
+            with atomic_output(folder / file_name(name, number)) as stream:
+                np.save(stream, array, allow_pickle=False)
+            hashes[file_name(name, number)] = sha256_file(folder / file_name(name, number))
+        path = file_name(table, number, "parquet")
+        with atomic_output(folder / path) as stream:
+            pq.write_table(metadata, stream, compression="zstd")
+        hashes[path] = sha256_file(folder / path)
+    counts = {kind: len(encoded) for kind, (encoded, _) in items.items()}
+    partition = Partition(
+        number,
+        counts.get("image", 0),
+        counts.get("caption", 0),
+        tuple(problems),
+        dict(sorted(hashes.items())),
+    )
+    (folder / PARTITIONS).mkdir(exist_ok=True)
+    write_json(folder / PARTITIONS / f"{number:04d}.json", asdict(partition))
+    return partition
+
+
+def read_partitions(folder: Path) -> list[Partition]:
+    """The receipts of the finished partitions, in order."""
+    partitions = []
+    for path in sorted((folder / PARTITIONS).glob("[0-9]*.json")):
+        stored = read_json(path)
+        problems = tuple(PictureProblem(**problem) for problem in stored.pop("problems"))
+        partitions.append(Partition(**stored, problems=problems))
+    return sorted(partitions, key=lambda partition: partition.number)
+
+
+def embedded_ids(folder: Path) -> set[str]:
+    """Of the pictures."""
+    return set(picture_column(folder, "id"))
+
+
+def picture_column(folder: Path, name: str) -> dict[str, Any]:
+    """One column of the pictures' metadata by their ids; empty where there is no such column."""
+    table = open_metadata(folder, "image")
+    values = table[name].to_pylist() if name in table.column_names else []
+    return dict(zip(table["id"].to_pylist(), values, strict=False))
+
+
+def remaining_problems(folder: Path) -> list[PictureProblem]:
+    """Pictures that could not be read, also when they were tried again."""
+    found = {problem.id: problem for part in read_partitions(folder) for problem in part.problems}
+    embedded = embedded_ids(folder)
+    return [problem for id, problem in found.items() if id not in embedded]
+
+
+def write_embedding_manifest(folder: Path) -> dict[str, Any]:
+    """Say that the embedding is complete: hashes of all files, model and counts."""
+    partitions = read_partitions(folder)
+    settings = EmbeddingSettings.read(folder)
+    hashes = {SETTINGS: sha256_file(folder / SETTINGS)}
+    for partition in partitions:
+        receipt = f"{PARTITIONS}/{partition.number:04d}.json"
+        hashes |= {**partition.sha256, receipt: sha256_file(folder / receipt)}
+    manifest = {
+        "sha256": hashes,
+        "model": asdict(settings.model),
+        "pictures": sum(partition.pictures for partition in partitions),
+        "captions": sum(partition.captions for partition in partitions),
+        "problems": len(remaining_problems(folder)),
+    }
+    write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
+@dataclass(frozen=True)
+class StoredVectors:
+    """Vectors of one kind, mapped from the files of many partitions; row numbers run through all of them."""
+
+    pooled: tuple[npt.NDArray[np.float32], ...]  # (n, d) each
+    fragments: tuple[npt.NDArray[np.float16], ...]  # (n, f, d) each
+    masks: tuple[npt.NDArray[np.bool_], ...]  # (n, f) each
+    dim: int
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """(partitions + 1,) first row of every partition, then the number of rows."""
+        return np.cumsum([0, *map(len, self.pooled)])
+
+    def __len__(self) -> int:
+        return sum(map(len, self.pooled))
+
+    def all_pooled(self) -> npt.NDArray[np.float32]:
+        """(N, d) in memory."""
+        return self.pooled_from(0)
+
+    def pooled_from(self, first: int) -> npt.NDArray[np.float32]:
+        """(N - first, d) in memory: the rows from `first` on."""
+        parts = [
+            part[max(0, first - start) :] for part, start in zip(self.pooled, self.starts[:-1], strict=True)
+        ]
+        return np.concatenate([np.zeros((0, self.dim), np.float32), *parts])
+
+    def take(self, rows: npt.ArrayLike) -> Encoded:
+        """Some items, in the given order; only their fragments are read from disk."""
+        wanted = np.asarray(rows, np.int64)
+        starts = self.starts
+        place = np.searchsorted(starts, wanted, side="right") - 1  # (R,) partition of every row
+        longest = max((self.fragments[part].shape[1] for part in np.unique(place)), default=1)
+        pooled = np.empty((len(wanted), self.dim), np.float32)
+        fragments = np.zeros((len(wanted), longest, self.dim), np.float16)
+        mask = np.zeros((len(wanted), longest), bool)
+        for row in np.argsort(wanted, kind="stable"):  # in the order of the disk
+            part, inside = int(place[row]), int(wanted[row] - starts[place[row]])
+            count = self.fragments[part].shape[1]
+            pooled[row] = self.pooled[part][inside]
+            fragments[row, :count] = self.fragments[part][inside]
+            mask[row, :count] = self.masks[part][inside]
+        return Encoded(torch.from_numpy(pooled), torch.from_numpy(fragments).float(), torch.from_numpy(mask))
+
+    @classmethod
+    def cat(cls, parts: Sequence[StoredVectors], dim: int) -> StoredVectors:
+        return cls(
+            tuple(array for part in parts for array in part.pooled),
+            tuple(array for part in parts for array in part.fragments),
+            tuple(array for part in parts for array in part.masks),
+            dim,
+        )
+
+
+def open_vectors(folder: Path, kind: Kind) -> StoredVectors:
+    """Map the vectors of one kind; nothing but the headers is read."""
+    dim = EmbeddingSettings.read(folder).model.dim
+    emb, fragments, masks, _ = FOLDERS[kind]
+    arrays = [
+        tuple(_mapped(folder / file_name(name, partition.number)) for name in (emb, fragments, masks))
+        for partition in _with_items(folder, kind)
+    ]
+    for pooled, regions, mask in arrays:
+        if pooled.shape != (len(regions), dim) or regions.shape != (*mask.shape, dim):
+            raise DataError(
+                f"{folder}: vectors of {kind}s have shapes {pooled.shape}, {regions.shape}, {mask.shape}",
+                fix="the files do not belong together: embed again",
+            )
+    columns = list(zip(*arrays, strict=True)) or [(), (), ()]
+    return StoredVectors(columns[0], columns[1], columns[2], dim)
+
+
+def open_metadata(folder: Path, kind: Kind) -> pa.Table:
+    """All rows' metadata of one kind; partitions may have different columns."""
+    paths = [
+        folder / file_name(FOLDERS[kind][3], part.number, "parquet") for part in _with_items(folder, kind)
+    ]
+    return join_tables([_read_parquet(path) for path in paths])
+
+
+def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
+    """One below the other; columns that some lack are empty there, and types that differ become text."""
+    if not tables:
+        return pa.table({"id": pa.array([], pa.string())})
+    try:
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.concat_tables(list(_as_text(tables)), promote_options="permissive").combine_chunks()
+
+
+def _as_text(tables: Sequence[pa.Table]) -> Iterator[pa.Table]:
+    kinds: dict[str, set[str]] = {}
+    for table in tables:
+        for column in table.schema:
+            kinds.setdefault(column.name, set()).add(str(column.type))
+    for table in tables:
+        fields = [
+            pa.field(column.name, pa.string()) if len(kinds[column.name] - {"null"}) > 1 else column
+            for column in table.schema
+        ]
+        yield table.cast(pa.schema(fields))
+
+
+def _with_items(folder: Path, kind: Kind) -> list[Partition]:
+    partitions = read_partitions(folder)
+    return [part for part in partitions if (part.pictures if kind == "image" else part.captions)]
+
+
+def _mapped(path: Path) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: missing or damaged ({error})", fix="restore it, or embed again") from error
+    return np.asarray(array)  # still mapped, without the cost that numpy's own class has for every row
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(f"{path}: missing or damaged ({error})", fix="restore it, or embed again") from error

@@ -1,0 +1,53 @@
+"""The process in which uploaded pictures are decoded: `python -m pmpguard.serving.image_worker`.
+
+Whatever a foreign file does to a decoder happens here, with bounded memory, and the server can end it. The
+exchange is bytes alone: a length and the file come in; `P`, width, height and RGB values go out, or `E`, a
+length and the reason.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import warnings
+from typing import BinaryIO
+
+LENGTH = struct.Struct(">Q")
+SIZE = struct.Struct(">II")
+PICTURE, ERROR = b"P", b"E"
+LONGEST_SIDE = 2048  # larger pictures are reduced: no encoder looks at more
+MEMORY_BYTES = 6 * 2**30  # of addresses, most of them libraries
+
+
+def bound_memory(size: int) -> None:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def answer(data: bytes, max_pixels: int) -> bytes:
+    """The decoded picture, or why there is none."""
+    from pmpguard.data.images.decode import ImageError, load_image
+
+    try:
+        picture = load_image(data, max_pixels=max_pixels)
+    except ImageError as error:
+        reason = f"{error.kind}:{error.reason}".encode("utf-8", "replace")[:500]
+        return ERROR + LENGTH.pack(len(reason)) + reason
+    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+    return PICTURE + SIZE.pack(*picture.size) + picture.tobytes()
+
+
+def work(incoming: BinaryIO, outgoing: BinaryIO, max_pixels: int) -> None:
+    """Answer until the other side hangs up."""
+    while len(header := incoming.read(LENGTH.size)) == LENGTH.size:
+        (length,) = LENGTH.unpack(header)
+        outgoing.write(answer(incoming.read(length), max_pixels))
+        outgoing.flush()
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")  # strangers could fill the server's log with them
+    bound_memory(MEMORY_BYTES)
+    work(sys.stdin.buffer, sys.stdout.buffer, int(sys.argv[1]))

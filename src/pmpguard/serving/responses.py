@@ -1,0 +1,52 @@
+"""What the server sends back, as values JSON can hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pmpguard.geo.footprints import bounds_of, box_geometry
+from pmpguard.models.explain import Explanation
+from pmpguard.search.plain_values import explanation_values, plain_value
+from pmpguard.search.query import SearchHit
+from pmpguard.serving.batching import Found
+
+
+def search_answer(found: Found, seconds: float) -> dict[str, Any]:
+    return {
+        "version": found.version,
+        "count": found.count,
+        "milliseconds": round(1000 * seconds, 1),
+        "hits": [hit_values(hit) for hit in found.hits],
+    }
+
+
+def hit_values(hit: SearchHit) -> dict[str, Any]:
+    """A hit; `picture` is the id of its picture, which for a caption is not its own.
+
+    `bounds` are west, south, east, north in degrees and `geometry` is the same for a map.
+    """
+    bounds = bounds_of(hit.metadata)
+    return {
+        "id": hit.id,
+        "picture": hit.id if hit.kind == "image" else hit.metadata.get("image_id"),
+        "kind": hit.kind,
+        "score": plain_value(hit.score),
+        "probability": plain_value(hit.probability),
+        "caption": hit.caption,
+        "image": hit.image,
+        "bounds": None if bounds is None else list(bounds),
+        "geometry": None if bounds is None else box_geometry(bounds),
+        "metadata": plain_value(hit.metadata),
+    }
+
+
+def explanation_answer(id: str, text: str, explanation: Explanation) -> dict[str, Any]:
+    """Each word with its place in the text, its evidence and its regions, row by row from the top left."""
+    values = explanation_values(explanation)
+    position = 0
+    for word in values["words"]:
+        found = text.find(word["word"], position)
+        start = position if found < 0 else found
+        position = start + len(word["word"])
+        word |= {"start": start, "stop": min(position, len(text))}
+    return {"id": id, "text": text, **values}

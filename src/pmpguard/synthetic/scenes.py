@@ -1,0 +1,136 @@
+"""The embedded world: overhead scenes with known truth, any number, from a seed.
+
+Everything that needs data runs on it without a download: pictures that look like overhead imagery, five
+captions each, and the truth behind them. A scene is a pure function of (seed, index), so any part of a world
+can be made again anywhere.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from tqdm import tqdm
+
+from pmpguard.data.pairs import PairTable
+from pmpguard.errors import ConfigError
+from pmpguard.files import atomic_directory
+from pmpguard.synthetic.captions import CAPTIONS, WrongCaption, describe_scene, wrong_description
+from pmpguard.synthetic.drawing.render import render_scene, render_scenes
+from pmpguard.synthetic.layout import draw_scene
+from pmpguard.synthetic.truth import Group, Relation, Scene
+
+__all__ = [
+    "Group",
+    "Relation",
+    "Scene",
+    "SceneWorld",
+    "WrongCaption",
+    "describe_scene",
+    "draw_scene",
+    "render_scene",
+    "scene_world",
+    "write_world",
+    "wrong_description",
+]
+
+CHUNK = 50
+SHOW_PROGRESS_FROM = 1000
+
+
+@dataclass(frozen=True)
+class SceneWorld:
+    """Pictures, pairs and truth. Picture `i`, scene `i` and image code `i` of the table belong together."""
+
+    table: PairTable
+    images: Tensor  # (count, 3, size, size) uint8
+    scenes: tuple[Scene, ...]
+
+
+def scene_world(
+    count: int,
+    seed: int = 0,
+    size: int = 64,
+    captions: int = CAPTIONS,
+    val: float = 0.1,
+    test: float = 0.1,
+    processes: int = 1,
+    progress: bool | None = None,
+) -> SceneWorld:
+    """Make a world of `count` scenes.
+
+    The last scenes are the test split, those before them the validation split, the rest is for training;
+    scenes are drawn independently, so their order carries no meaning. Drawing is spread over `processes`;
+    the result does not depend on it. `progress` shows a bar; by default only for large worlds.
+
+    >>> world = scene_world(10, size=64)
+    >>> tuple(world.images.shape), world.table.splits()
+    ((10, 3, 64, 64), {'train': 40, 'val': 5, 'test': 5})
+    """
+    if count < 1:
+        raise ConfigError(f"scene count is {count}", fix="ask for at least one scene")
+    if not 1 <= captions <= CAPTIONS:
+        raise ConfigError(f"captions per scene is {captions}", fix=f"choose 1 to {CAPTIONS}")
+    if min(val, test) < 0 or val + test >= 1:
+        raise ConfigError(f"val {val} and test {test} leave no training scenes", fix="keep their sum under 1")
+    if processes < 1:
+        raise ConfigError(f"process count is {processes}", fix="use at least one process")
+    scenes: list[Scene] = []
+    pictures = np.empty((count, size, size, 3), np.uint8)
+    show = count >= SHOW_PROGRESS_FROM if progress is None else progress
+    with tqdm(total=count, desc="scenes", unit="scene", disable=not show) as bar:
+        for drawn, painted in _chunks(count, seed, size, processes):
+            pictures[len(scenes) : len(scenes) + len(drawn)] = painted
+            scenes.extend(drawn)
+            bar.update(len(drawn))
+    table = _pair_table(scenes, seed, captions, round(count * val), round(count * test))
+    images = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous()  # (count, 3, size, size)
+    return SceneWorld(table, images, tuple(scenes))
+
+
+def _chunks(
+    count: int, seed: int, size: int, processes: int
+) -> Iterator[tuple[list[Scene], NDArray[np.uint8]]]:
+    ranges = [range(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
+    render = partial(render_scenes, seed, size=size)
+    if processes == 1:
+        yield from map(render, ranges)
+        return
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(render, ranges)
+
+
+def _pair_table(scenes: list[Scene], seed: int, captions: int, val: int, test: int) -> PairTable:
+    train = len(scenes) - val - test
+    columns: dict[str, list[str]] = {
+        name: [] for name in ("pair_id", "image", "caption", "split", "image_id", "label")
+    }
+    for position, scene in enumerate(scenes):
+        split = "train" if position < train else "val" if position < train + val else "test"
+        name = f"scene-{scene.index:06d}"
+        for which, caption in enumerate(describe_scene(scene)[:captions]):
+            row = (f"{name}-{which}", f"{name}.png", caption, split, name, scene.label)
+            for column, value in zip(columns.values(), row, strict=True):
+                column.append(value)
+    return PairTable.from_columns(columns, name=f"scenes-{seed}")
+
+
+def write_world(world: SceneWorld, folder: Path) -> PairTable:
+    """Write `images/*.png` and `pairs.parquet` below `folder`, all or nothing; returns the table there."""
+    names = [world.table.row(int(row)).image for row in world.table.first_rows]
+    with atomic_directory(folder) as temporary:
+        pictures = temporary / "images"
+        pictures.mkdir()
+        for name, picture in zip(names, world.images, strict=True):
+            Image.fromarray(picture.permute(1, 2, 0).numpy()).save(pictures / name)
+        world.table.write_parquet(temporary / "pairs.parquet")
+    return PairTable(world.table.arrow, folder / "images", world.table.name)

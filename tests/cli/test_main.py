@@ -1,0 +1,255 @@
+"""The command line: help, usage errors, exit codes, plain and JSON output."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pmpguard
+from pmpguard.cli import main as cli
+from pmpguard.errors import DataError
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    epochs: int = 3
+    rate: float = 0.1
+
+
+USUAL = Settings()
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    path: Path
+    epochs: int
+    exit_code: int = 0
+
+    def as_text(self) -> str:
+        return f"{self.path} after {self.epochs} epochs"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"path": str(self.path), "epochs": self.epochs}
+
+
+def sample(path: Path, big_name: str = "x", train: Settings = USUAL, fail: str | None = None) -> Report:
+    """A verb for tests.
+
+    Args:
+        path: something to name
+        big_name: an option of two words
+        train: nested settings
+        fail: how to go wrong
+    """
+    if fail == "data":
+        raise DataError(f"{path} row 3: bad", fix="mend it")
+    if fail == "disk":
+        raise OSError(28, "No space left on device", str(path))
+    if fail == "stop":
+        raise KeyboardInterrupt
+    return Report(path / big_name, train.epochs, 4 if fail == "partly" else 0)
+
+
+VERBS = dict(cli.VERBS)
+HELP = """\
+usage: pmpguard COMMAND [options]
+
+Image-text retrieval on remote-sensing imagery when the captions cannot be trusted.
+
+commands:
+  demo          the main job on the embedded world: train, catch wrong captions, rematch
+  data check    find missing, unreadable, duplicate and leaking pictures and captions
+  data stats    counts, lengths and the best recall the ids allow
+  data convert  read any known format, write another
+  data sheet    draw a contact sheet of pictures and captions
+  data scenes   write the embedded world as a dataset
+  corrupt       make a seeded, fingerprinted share of the training captions wrong
+  convert       turn an OpenCLIP or OpenAI checkpoint into a Hugging Face CLIP folder
+  train         train a retriever, select it on validation, measure it once on test
+  table         run a recipe's methods, rates and seeds, and render the table
+  evaluate      recalls of any model directory on any dataset
+  audit         say which captions of a dataset are wrong and what they should be
+  clean         write the dataset that an audit, and your decisions, leave
+  figure        draw audited pairs: picture, wrong words, the caption it should have
+  tile          cut GeoTIFF scenes into overlapping tiles that keep their coordinates
+  embed         turn pictures and captions into vectors that others can read
+  index build   make a searchable index of an embedding
+  index add     add pictures to an index without building it again
+  index remove  remove pictures from an index
+  index verify  name any file of an index that is missing or changed
+  index info    what an index holds and can be filtered by
+  search        find pictures or captions by text, picture, or both
+  serve         the search page and its API over an index
+  up            from a folder of pictures to a search page in one step
+
+`pmpguard COMMAND --help` shows its options. Every command takes --config FILE.yaml, overrides
+such as --train.epochs 5, and --json for machine-readable output.
+"""
+
+
+@pytest.fixture(autouse=True)
+def sample_verb(monkeypatch):
+    module = types.ModuleType("pmpguard.cli.sample")
+    vars(module)["sample"] = sample
+    monkeypatch.setitem(sys.modules, "pmpguard.cli.sample", module)
+    monkeypatch.setitem(cli.VERBS, "sample", ("sample", "sample", "a verb for tests"))
+    monkeypatch.setitem(cli.VERBS, "group one", ("sample", "sample", "another"))
+
+
+def test_help_and_version(capsys):
+    for words in ([], ["-h"], ["--help"]):
+        assert cli.main(words) == 0
+        text = capsys.readouterr().out
+        assert text.startswith("usage: pmpguard COMMAND") and "a verb for tests" in text
+        assert max(map(len, text.splitlines())) <= 110
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"pmpguard {pmpguard.__version__}\n"
+
+
+def test_the_text_of_help(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "VERBS", VERBS)
+    assert cli.main(["--help"]) == 0
+    assert capsys.readouterr().out == HELP
+
+
+def test_a_yes_or_no_option_needs_no_value() -> None:
+    def verb(name: str, loud: bool = False, k: int = 1) -> None: ...
+
+    assert cli.arranged(["x", "--loud", "-k", "3"], verb) == ["x", "--loud", "true", "--k", "3"]
+    assert cli.arranged(["--loud", "false", "x"], verb) == ["--loud", "false", "x"]
+    assert cli.arranged(["x", "--loud"], verb) == ["x", "--loud", "true"]
+
+
+def test_a_value_may_begin_with_a_minus_sign() -> None:
+    def verb(name: str, box: str | None = None, k: int = 1, loud: bool = False) -> None: ...
+
+    assert cli.arranged(["x", "--box", "-10,40,5,50"], verb) == ["x", "--box=-10,40,5,50"]
+    assert cli.arranged(["--box", "-.5,-1e-3, -2,3", "x"], verb) == ["--box=-.5,-1e-3, -2,3", "x"]
+    assert cli.arranged(["--box=-1", "--train.rate", "-2"], verb) == ["--box=-1", "--train.rate=-2"]
+    assert cli.arranged(["--json", "x", "--loud", "-k", "-3"], verb) == [
+        "--json", "x", "--loud", "true", "--k=-3"
+    ]  # fmt: skip
+
+
+def test_an_option_that_takes_a_list_may_be_repeated(capsys) -> None:
+    def verb(name: str, where: tuple[str, ...] = ()) -> str:
+        return f"{name} {where}"
+
+    assert cli.run_verb("verb", verb, ["x", "--where", "a=b, c", "--where=d<-1"]) == 0
+    assert cli.run_verb("verb", verb, ["x"]) == 0
+    assert capsys.readouterr().out == "x ('a=b, c', 'd<-1')\nx ()\n"
+
+
+def test_positional_only_words_with_a_default_may_be_left_out(capsys) -> None:
+    def verb(name: str, text: str = "none", /, k: int = 1) -> str:
+        return f"{name}, {text}, {k}"
+
+    for words in (["x"], ["-k", "2", "x"], ["x", "-k", "2", "y"], ["x", "--k=2", ""], ["x", "--", "-y"]):
+        assert cli.run_verb("verb", verb, words) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["x, none, 1", "x, none, 2", "x, y, 2", "x, , 2", "x, -y, 1"]
+    with pytest.raises(SystemExit):
+        cli.run_verb("verb", verb, ["-k", "2"])
+    assert "name" in capsys.readouterr().err
+
+
+def test_help_of_a_verb_lists_each_option_once(capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["sample", "--help"])
+    text = capsys.readouterr().out
+    assert caught.value.code == 0
+    assert text.count("an option of two words") == 1 and "A verb for tests." in text
+
+
+def test_every_verb_has_a_function_with_documented_options():
+    import importlib
+    import inspect
+
+    for verb, (module, name, text) in cli.VERBS.items():
+        function = getattr(importlib.import_module(f"pmpguard.cli.{module}"), name)
+        described = inspect.getdoc(function) or ""
+        for option in inspect.signature(function).parameters:
+            assert f"{option}:" in described, f"pmpguard {verb}: option {option} is not described"
+        assert text
+
+
+def test_results_as_text_and_json(capsys):
+    assert cli.main(["sample", "a", "--big-name", "b-c", "--train.epochs", "5"]) == 0
+    assert capsys.readouterr().out == "a/b-c after 5 epochs\n"
+    assert cli.main(["group", "one", "a", "--big_name=b", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"path": "a/b", "epochs": 3}
+    assert cli.main(["sample", "a", "--fail", "partly"]) == 4
+
+
+def test_config_files_and_overrides(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("big_name: y\ntrain:\n  epochs: 7\n")
+    assert cli.main(["sample", "--config", str(tmp_path / "c.yaml"), "a"]) == 0
+    assert capsys.readouterr().out == "a/y after 7 epochs\n"
+    assert cli.main(["sample", "--config", str(tmp_path / "c.yaml"), "a", "--train.epochs", "8"]) == 0
+    assert capsys.readouterr().out == "a/y after 8 epochs\n"
+
+
+def test_of_several_processes_only_the_first_prints(monkeypatch, capsys):
+    for rank, shown in (("0", "a/x after 3 epochs\n"), ("1", "")):
+        monkeypatch.setenv("RANK", rank)
+        assert cli.main(["sample", "a"]) == 0
+        assert capsys.readouterr().out == shown
+    assert cli.main(["sample", "a", "--json"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nonsense"], "unknown command 'nonsense'; known: demo, data check"),
+        (["group"], "unknown command 'group'; known: group one"),
+        (["group", "two"], "unknown command 'group'; known: group one"),
+        (["sample"], "path"),
+        (["sample", "a", "--colour", "red"], "colour"),
+        (["sample", "a", "--train.epochs", "many"], "epochs"),
+        (["sample", "a", "--train.speed", "3"], "speed"),
+        (["sample", "a", "--train.epoch", "3"], "train.epoch"),
+        (["sample", "a", "--big", "x"], "big"),
+    ],
+)
+def test_wrong_usage_is_code_2(words, message, capsys):
+    try:
+        code = cli.main(words)
+    except SystemExit as error:
+        code = error.code
+    assert code == 2
+    captured = capsys.readouterr()
+    assert message in captured.err and not captured.out
+
+
+def test_an_unknown_key_in_a_config_file_is_an_error(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("train:\n  epoch: 7\n")
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["sample", "a", "--config", str(tmp_path / "c.yaml")])
+    assert caught.value.code == 2 and "epoch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "message"),
+    [
+        ("data", 1, "pmpguard sample: a row 3: bad\nFix: mend it\n"),
+        ("disk", 1, "pmpguard sample: [Errno 28] No space left on device: 'a'\n"),
+        ("stop", 130, "\npmpguard sample: interrupted\n"),
+    ],
+)
+def test_failures_have_a_message_and_a_code(fail, code, message, capsys):
+    assert cli.main(["sample", "a", "--fail", fail]) == code
+    assert capsys.readouterr().err == message
+
+
+def test_the_package_itself_is_the_command() -> None:
+    asked = [sys.executable, "-m", "pmpguard", "--version"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert told.stdout.startswith("pmpguard ")

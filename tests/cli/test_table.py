@@ -1,0 +1,203 @@
+"""`pmpguard table`: recipes, what they run, what they write, and every recipe of the project."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pmpguard
+from pmpguard import cli
+from pmpguard.cli import table as command
+from pmpguard.errors import MissingExtraError
+from pmpguard.experiments.grid import grid_cells, read_grid
+from pmpguard.experiments.rows import append_row, read_rows
+
+RECIPES = sorted((Path(pmpguard.__file__).parent / "experiments" / "recipes").glob("*.yaml"))
+SMALL = {
+    "epochs": 1, "batch_size": 40, "device": "cpu", "precision": "fp32", "ema": 0.0,
+    "model": {"vision": "tiny", "text": "tiny", "dim": 32, "image_size": 64, "max_words": 24},
+}  # fmt: skip
+RECIPE = """
+title: A small table
+scenes: 60
+methods:
+  - name: infonce
+  - {name: guard, method: pmpguard, settings: {catch_from: 0}}
+  - {name: oracle, method: infonce, oracle: true}
+rates: [0.2, 0.4]
+seeds: [0, 1]
+printed_table: 1
+printed_dataset: RSICD
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def table_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli.VERBS, "table", ("table", "table", "run a recipe and render its table"))
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the recipe; runs of one test are there for the next."""
+    folder = tmp_path_factory.mktemp("table")
+    (folder / "small.yaml").write_text(RECIPE)
+    return folder
+
+
+def words(workplace: Path, *more: str) -> list[str]:
+    places = [f"--{name}={workplace / name}" for name in ("work", "out")]
+    rows = f"--rows={workplace / 'rows.jsonl'}"
+    return ["table", str(workplace / "small.yaml"), *places, rows, "--train", json.dumps(SMALL), *more]
+
+
+@pytest.mark.slow
+def test_a_part_of_the_recipe_is_run_rendered_and_not_run_again(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = ["--rates", "[0.4]", "--seeds", "[0, 1]", "--lines", "[infonce, guard]"]
+    assert cli.main(words(workplace, *part, "--json")) == 0
+    captured = capsys.readouterr()
+    told = json.loads(captured.out)
+    assert told["runs"] == told["finished"] == 4 and not told["interrupted"]
+    assert "[4/4] guard, 40% mismatched (caption), seed 1: mR" in captured.err
+    out = workplace / "out"
+    assert told["files"] == [str(out / name) for name in ("table.md", "table.csv", "table.tex", "mr.png")]
+    markdown = (out / "table.md").read_text()
+    assert markdown.startswith("# A small table") and "| infonce | ours | 2 |" in markdown
+    assert "±" in markdown and "| PMPGuard | printed, table 1 |" in markdown
+    lines = list(csv.DictReader(io.StringIO((out / "table.csv").read_text())))
+    ours = [line for line in lines if line["source"] == "ours"]
+    assert [line["method"] for line in ours] == ["infonce", "guard"] and len(lines) > len(ours)
+    values = [row.metrics["mr"] for row in read_rows(workplace / "rows.jsonl") if row.method == "guard"]
+    assert float(ours[1]["mr_mean"]) == pytest.approx(sum(values) / 2, abs=1e-5)
+    assert "\\begin{tabular}" in (out / "table.tex").read_text()
+    assert (out / "mr.png").read_bytes().startswith(b"\x89PNG")
+    assert cli.main(words(workplace, *part)) == 0
+    captured = capsys.readouterr()
+    assert captured.err.count("finished before") == 4 and "| guard | ours | 2 |" in captured.out
+
+
+def test_rendering_only_takes_the_finished_rows_of_these_settings(
+    workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("nothing may run")
+
+    assert cli.main(words(workplace, "--rates", "[0.4]", "--seeds", "[0]", "--lines", "[infonce]")) == 0
+    monkeypatch.setattr(command, "run_grid", never)
+    capsys.readouterr()
+    assert cli.main(words(workplace, "--render_only", "true")) == 0
+    text = capsys.readouterr().out
+    assert "of 12 runs are missing" in text and "| infonce | ours |" in text
+    assert cli.main(words(workplace, "--render-only=true", "--train.batch_size", "41")) == 1
+    assert "no finished run of this recipe with these settings" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_to_continue(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_grid = command.run_grid
+
+    def stopped(grid: Any, work: Path, **named: Any) -> Any:
+        def report(number: int, total: int, row: Any) -> None:
+            raise KeyboardInterrupt
+
+        return run_grid(grid, work, **{**named, "report": report})
+
+    monkeypatch.setattr(command, "run_grid", stopped)
+    assert (
+        cli.main(words(workplace, "--rates", "[0.4]", "--seeds", "[0]", "--lines", "[infonce, oracle]"))
+        == 130
+    )
+    text = capsys.readouterr().out
+    assert "stopped with 1 of 2 runs finished; run the same command again to continue" in text
+    assert "--render_only true" in text
+
+
+def test_a_missing_dataset_is_explained_unless_nothing_is_left_to_run(
+    workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, rows = tmp_path / "rsicd", tmp_path / "rows.jsonl"
+    asked = ["--dataset", str(place), "--rates", "[0.4]", "--seeds", "[0]", "--lines", "[infonce]"]
+    asked += [f"--rows={rows}", f"--out={tmp_path / 'out'}"]
+    assert cli.main(words(workplace, *asked)) == 1
+    error = capsys.readouterr().err
+    assert "RSICD" in error and f"{place}/dataset_rsicd.json" in error and f"{place}/images/" in error
+    grid = read_grid(workplace / "small.yaml", {"dataset": str(place), "train": SMALL})
+    cell = next(cell for cell in grid_cells(grid) if (cell.line.name, cell.rate) == ("infonce", 0.4))
+    assert cli.main(words(workplace, "--rates", "[0.4]", "--seeds", "[0]", "--lines", "[infonce]")) == 0
+    row = read_rows(workplace / "rows.jsonl")[0]
+    append_row(rows, command.replace(row, mark=cell.mark))
+    assert cli.main(words(workplace, *asked)) == 0
+
+
+def test_tables_are_written_without_matplotlib(
+    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: object) -> None:
+        raise MissingExtraError("this needs the package 'matplotlib'", fix="pip install 'pmpguard[plots]'")
+
+    monkeypatch.setattr(command, "plot_mr", missing)
+    part = ["--rates", "[0.4]", "--seeds", "[0]", "--lines", "[infonce]", f"--out={tmp_path / 'out'}"]
+    assert cli.main(words(workplace, *part)) == 0
+    assert "no plot: this needs the package 'matplotlib'" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "table.csv",
+        "table.md",
+        "table.tex",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (["--lines", "[clip]"], 1, "the recipe has no line 'clip'"),
+        (["--train.epoch", "3"], 1, "train.epoch: unknown setting"),
+        (["--train.model.dims", "3"], 1, "train.model.dims: unknown setting"),
+        (["--rates", "[4]"], 1, "rate is 4"),
+        (["--levels", "[picture]"], 2, "picture"),
+        (["--speed", "3"], 2, "speed"),
+    ],
+)
+def test_wrong_settings_are_named(
+    workplace: Path, more: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        found = cli.main(words(workplace, *more))
+    except SystemExit as error:
+        found = error.code  # type: ignore[assignment]
+    assert found == code and message in capsys.readouterr().err
+
+
+def test_there_are_recipes() -> None:
+    assert {recipe.stem for recipe in RECIPES} >= {"scenes", "rsicd-light", "rsicd-ablation"}
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_runs_on_the_embedded_world(
+    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = read_grid(recipe)
+    cells = grid_cells(grid)  # checks the names and settings of every line
+    last, told = grid.methods[-1].name, grid.methods[-1].oracle
+    rate = [cell.rate for cell in cells if cell.line.name == last][1]
+    places = [f"--work={tmp_path / 'work'}", f"--out={tmp_path / 'out'}", f"--rows={tmp_path / 'rows.jsonl'}"]
+    small = ["--dataset", "scenes", "--scenes", "60", "--train", json.dumps(SMALL)]
+    one = ["--lines", json.dumps([last]), "--rates", f"[{rate}]", "--seeds", "[0]"]
+    assert cli.main(["table", str(recipe), *places, *small, *one]) == 0
+    text = capsys.readouterr().out
+    source = "ours, told the labels" if told else "ours"
+    assert f"# {grid.title}" in text and f"| {last} | {source} | 1 |" in text
+    assert ("printed, table" in text) == (grid.printed_table is not None)
+    assert (tmp_path / "out" / "mr.png").is_file()

@@ -1,0 +1,214 @@
+"""`pmpguard train` and `pmpguard evaluate` through the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pmpguard
+from pmpguard.cli import train as command
+from pmpguard.cli.main import main
+from pmpguard.data.formats import read_pairs
+from pmpguard.evaluation.detection import RematchPrecision
+from pmpguard.synthetic.scenes import scene_world, write_world
+from pmpguard.training.loop import Interrupted
+
+SMALL = {
+    "method": "pmpguard", "settings": {"catch_from": 1, "cga": True, "ranking": "S"},
+    "epochs": 2, "batch_size": 40, "device": "cpu",
+    "model": {"vision": "tiny", "text": "tiny", "dim": 32, "image_size": 64, "max_words": 24},
+    "optimiser": {"new_lr": 0.001},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty scenes as files: 48 for training, 6 and 6 to validate and test."""
+    folder = tmp_path_factory.mktemp("data") / "world"
+    write_world(scene_world(60), folder)
+    return folder
+
+
+def train_words(run: Path, world: Path, *more: str) -> list[str]:
+    noise = ["--noise.rate", "0.4"]
+    return ["train", str(run), "--dataset", str(world), "--train", json.dumps(SMALL), *noise, *more]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "first"
+    assert main(train_words(run, world)) == 0
+    return run
+
+
+def test_training_leaves_a_whole_run_and_continues_when_called_again(
+    trained: Path, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {path.name for path in trained.iterdir()}
+    assert {"config.json", "metrics.jsonl", "noise.json", "environment.json", "checkpoints", "model"} <= names
+    before = (trained / "metrics.jsonl").read_bytes()
+    assert main(train_words(trained, world, "--json")) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["run"] == str(trained) and told["row"]["rate"] == 0.4 and told["row"]["method"] == "pmpguard"
+    assert 0 <= told["rankings"]["S"]["mr"] <= 100
+    assert (trained / "metrics.jsonl").read_bytes() == before  # nothing was left to do
+
+
+def test_the_recipe_for_a_first_model_is_read(tmp_path: Path, world: Path) -> None:
+    recipe = Path(pmpguard.__file__).parent / "experiments" / "recipes" / "train" / "frozen-light.yaml"
+    tiny = {"vision": "tiny", "text": "tiny", "dim": "16", "image_size": "64"}
+    changes = [word for name, value in tiny.items() for word in (f"--train.model.{name}", value)]
+    words = ["train", str(tmp_path / "run"), "--dataset", str(world), "--config", str(recipe), *changes]
+    assert main([*words, "--train.epochs", "1", "--train.device", "cpu"]) == 0
+    kept = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert kept["model"]["vision_options"]["frozen"] and not kept["settings"]["cga"]
+
+
+def test_the_text_says_how_good_model_and_catching_are(
+    trained: Path, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(train_words(trained, world)) == 0
+    text = capsys.readouterr().out
+    assert "6 images, 30 captions" in text and "catching: estimated mismatch rate" in text
+    assert "true 0.400" in text and "on validation" in text and f"model in {trained / 'model'}" in text
+
+
+def test_other_settings_in_the_same_folder_are_refused_by_name(
+    trained: Path, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(train_words(trained, world, "--train.seed", "3")) == 1
+    assert "config.seed: 0 then, 3 now" in capsys.readouterr().err
+    assert main(train_words(trained, world, "--noise.level", "image")) == 1
+    assert "noise: " in capsys.readouterr().err
+
+
+def evaluate(*words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["evaluate", *words, "--device", "cpu", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_evaluating_a_saved_model_repeats_what_training_measured(
+    trained: Path, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(train_words(trained, world, "--json")) == 0
+    told = json.loads(capsys.readouterr().out)
+    words = [str(trained / "model"), "--dataset", str(world), "--rankings", "[pooled, z]"]
+    found = evaluate(*words, capsys=capsys)
+    assert found["ranking"] == "S" and found["split"] == "test" and found["shortlist"] is None
+    for name in ("S", "pooled", "z"):
+        assert found["rankings"][name]["mr"] == pytest.approx(told["rankings"][name]["mr"], abs=1e-6)
+    assert set(found["intervals"]) >= {"mr", "i2t_r1"}
+    assert found["seconds"] > 0 and found["peak_memory_gb"] > 0
+    everything = evaluate(*words[:3], "--shortlist", "30", "--bootstrap", "0", capsys=capsys)
+    assert everything["rankings"]["S"] == pytest.approx(found["rankings"]["S"], abs=1e-6)
+    some = evaluate(*words[:3], "--shortlist", "2", "--bootstrap", "0", capsys=capsys)
+    assert some["shortlist"] == 2 and some["intervals"] == {}
+
+
+def test_evaluating_on_the_embedded_world_and_another_split(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = evaluate(str(trained / "model"), "--scenes", "30", "--split", "val", capsys=capsys)
+    assert found["dataset"] == "scenes-0" and found["images"] == 3 and found["captions"] == 15
+
+
+@pytest.mark.parametrize("verb", ["train", "evaluate"])
+def test_a_split_that_is_not_there_is_named(
+    trained: Path, world: Path, tmp_path: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = read_pairs(world)
+    table.filter([split != "val" for split in table.column("split")]).write_parquet(
+        tmp_path / "pairs.parquet"
+    )
+    words = {
+        "train": train_words(tmp_path / "run", tmp_path),
+        "evaluate": ["evaluate", str(trained / "model"), "--dataset", str(tmp_path), "--split", "val"],
+    }
+    assert main(words[verb]) == 1
+    error = capsys.readouterr().err
+    assert "'val'" in error and "train, test" in error
+
+
+@pytest.mark.parametrize("name", ["RSICD", "rsitmd", "rs5m", "mine"])
+def test_a_missing_dataset_says_what_to_download_and_where_to_put_it(
+    trained: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / name
+    for words in (["train", str(tmp_path / "run")], ["evaluate", str(trained / "model")]):
+        assert main([*words, "--dataset", str(place)]) == 1
+        error = capsys.readouterr().err
+        assert f"{place}: no such dataset" in error and "--dataset" in error
+        files = {"RSICD": "dataset_rsicd.json", "rsitmd": "dataset_RSITMD.json", "rs5m": "train/*.tar"}
+        for wanted in [files[name]] if name in files else files.values():
+            assert f"{place}/{wanted}" in error
+        assert error.count("https://") == (1 if name in files else 3)
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_usage_is_refused_before_anything_runs(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (
+        ["evaluate", str(trained / "model"), "--rankings", "[best]"],
+        ["train", str(tmp_path), "--train.speed", "3"],
+        ["train", str(tmp_path), "--train.precision", "fp8"],
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            main(words)
+        assert stopped.value.code == 2 and words[-2].partition(".")[0].lstrip("-") in capsys.readouterr().err
+    assert main(["evaluate", str(tmp_path)]) == 1
+    assert "no model here" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_how_to_continue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object) -> None:
+        raise Interrupted("stopped at step 3 of 9; run the same command again to continue")
+
+    monkeypatch.setattr(command, "run_experiment", stopped)
+    assert main(["train", str(tmp_path)]) == 130
+    assert "stopped at step 3 of 9; run the same command again" in capsys.readouterr().out
+
+
+def test_rematching_is_described_in_one_line() -> None:
+    both = command.describe_rematching(RematchPrecision(20, 0.85, 0.9))
+    assert both == "rematching: 20 captions proposed, 85.0% for the right picture, 90.0% of its scene class"
+    assert command.describe_rematching(RematchPrecision(0, None, None)) == "rematching: 0 captions proposed"
+
+
+def test_a_dataset_without_splits_is_trained_and_measured_on_pictures_held_out(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = read_pairs(world)
+    lines = [
+        {"image": str(table.image_path(row)), "caption": caption}
+        for row, caption in enumerate(table.captions)
+    ]
+    archive = tmp_path / "archive"  # a name that speaks of no split
+    archive.mkdir()
+    (archive / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    plain = ["--dataset", str(archive / "pairs.jsonl")]
+    train = ["train", str(tmp_path / "run"), *plain, "--train", json.dumps(SMALL)]
+    assert main(train) == 1
+    told = capsys.readouterr().err
+    assert "no split 'val'" in told and "--hold_out.test 500 --hold_out.val 500" in told
+    held = ["--hold_out.test", "7", "--hold_out.val", "5"]
+    assert main([*train, *held, "--json"]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert trained["images"] == 7
+    measure = ["evaluate", str(tmp_path / "run" / "model"), *plain, "--bootstrap", "0", "--json"]
+    assert main([*measure, *held]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["images"] == 7 and again["rankings"]["S"] == trained["rankings"]["S"]
+    assert main(measure) == 1

@@ -1,0 +1,155 @@
+"""Folders as clip-retrieval and `pmpguard embed` write them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers.planted_pairs import planted, write_clip_folder
+
+from pmpguard.data.formats.embeddings import match_pairs, read_clip_embeddings
+from pmpguard.data.pairs import PairTable
+from pmpguard.errors import DataError
+
+
+def test_parts_are_read_in_the_order_of_their_numbers(tmp_path):
+    pairs = planted(images=6, per_image=4, dim=3)
+    write_clip_folder(tmp_path, pairs, parts=12)  # part 10 comes after part 2
+    found = read_clip_embeddings(tmp_path)
+    assert found.images.shape == (6, 3) and found.captions.shape == (24, 3)
+    assert found.images.dtype == np.float16
+    np.testing.assert_allclose(found.images, pairs.images.astype("float16"))
+    np.testing.assert_allclose(found.captions, pairs.captions.astype("float16"))
+    assert found.table.captions[13] == f"caption 13 of something like {pairs.own[13]}"
+    assert found.table.image_codes.tolist() == pairs.image_of.tolist()
+
+
+def test_pairs_are_matched_by_file_name_and_caption(tmp_path):
+    write_clip_folder(tmp_path, planted(images=3, per_image=2))
+    embedded = read_clip_embeddings(tmp_path).table
+    moved = embedded.take([4, 1]).with_column("image", ["elsewhere/2.png", "elsewhere/2.png"])
+    assert match_pairs(moved, embedded).tolist() == [4, -1]
+
+
+def same_caption(*names):
+    return PairTable.from_columns({"image": list(names), "caption": ["a pond"] * len(names)})
+
+
+@pytest.mark.parametrize(
+    ("here", "embedded", "rows"),
+    [
+        (["a/1.png", "b/1.png"], ["b/1.png", "a/1.png"], [1, 0]),  # the whole name
+        (["1.png"], ["a/1.png", "1.png"], [1]),  # goes before any ending
+        (["a/1.png", "b/1.png"], ["/x/b/1.png", "/x/a/1.png"], [1, 0]),  # the longest ending
+        (["s/0.tar#1.png", "s/1.tar#1.png"], ["1.tar#1.png", "0.tar#1.png"], [1, 0]),
+        (["1.png"], ["a/1.png", "b/1.png"], [-1]),  # may be either
+        (["c/1.png"], ["a/1.png", "b/1.png"], [-1]),
+        (["a/1.png", "b/1.png"], ["a/1.png"], [0, -1]),  # that picture is another one's
+        (["x/a/1.png", "b/1.png"], ["y/a/1.png"], [0, -1]),
+        (["a/1.png", "b/1.png"], ["c/1.png"], [-1, -1]),  # either may be it
+        (["b/1.png"], ["c/1.png", "c/1.png"], [0]),  # one picture, listed twice
+    ],
+)
+def test_equal_file_names_and_captions_are_told_apart_by_their_folders(here, embedded, rows):
+    assert match_pairs(same_caption(*here), same_caption(*embedded)).tolist() == rows
+
+
+def test_a_pickled_array_is_never_opened(tmp_path):
+    canary = tmp_path / "canary"
+
+    class Planter:
+        def __reduce__(self):
+            return (open, (str(canary), "w"))
+
+    write_clip_folder(tmp_path, planted(images=3, per_image=2))
+    with (tmp_path / "img_emb/img_emb_0.npy").open("wb") as stream:
+        np.save(stream, np.array([Planter()], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match=r"img_emb_0\.npy: not a plain \.npy array"):
+        read_clip_embeddings(tmp_path)
+    assert not canary.exists()
+
+
+def damage_count(folder):
+    np.save(folder / "text_emb/text_emb_0.npy", np.ones((1, 16), np.float16))
+
+
+def damage_width(folder):
+    np.save(folder / "img_emb/img_emb_1.npy", np.ones((3, 7), np.float16))
+
+
+def damage_type(folder):
+    np.save(folder / "img_emb/img_emb_0.npy", np.ones((3, 16), np.int64))
+
+
+def damage_metadata(folder):
+    (folder / "metadata/metadata_0.parquet").write_bytes(b"nonsense")
+
+
+def remove_metadata(folder):
+    for file in (folder / "metadata").iterdir():
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (damage_count, "rows do not pair up"),
+        (damage_width, "7 dimensions"),
+        (damage_type, "holds int64"),
+        (damage_metadata, "not readable as parquet"),
+        (remove_metadata, "no .parquet files"),
+    ],
+)
+def test_damage_is_named(tmp_path, damage, said):
+    write_clip_folder(tmp_path, planted(images=3, per_image=2))
+    damage(tmp_path)
+    with pytest.raises(DataError, match=said):
+        read_clip_embeddings(tmp_path)
+
+
+def test_no_folder_says_what_is_expected(tmp_path):
+    with pytest.raises(DataError, match="img_emb, text_emb and metadata"):
+        read_clip_embeddings(tmp_path)
+
+
+def write_apart(folder, images=3, per_image=2):
+    """Pictures and captions each once, the captions not in the order of the pictures."""
+    for name in ("img_emb", "text_emb", "metadata", "text_metadata"):
+        (folder / name).mkdir(parents=True)
+    np.save(folder / "img_emb/0.npy", np.arange(images, dtype=np.float32)[:, None] + [[0.5, 1.0]])
+    order = [number for number in reversed(range(images)) for _ in range(per_image)]
+    np.save(folder / "text_emb/0.npy", np.arange(len(order), dtype=np.float16)[:, None] + [[0.0, 1.0]])
+    ids = [f"id {number}" for number in range(images)]
+    pq.write_table(
+        pa.table({"id": ids, "image": [f"{one}.png" for one in ids]}), folder / "metadata/0.parquet"
+    )
+    texts = {
+        "id": [f"pair {place}" for place in range(len(order))],
+        "image": [f"id {number}.png" for number in order],
+        "image_id": [f"id {number}" for number in order],
+        "caption": [f"caption {place}" for place in range(len(order))],
+    }
+    pq.write_table(pa.table(texts), folder / "text_metadata/0.parquet")
+    (folder / "embedding.json").write_text('{"root": "/where/pictures/are"}')
+
+
+def test_pictures_and_captions_listed_apart(tmp_path):
+    write_apart(tmp_path)
+    found = read_clip_embeddings(tmp_path)
+    assert found.table.column("pair_id")[:2] == ["pair 0", "pair 1"]
+    assert str(found.table.image_path(0)) == "/where/pictures/are/id 2.png"
+    of_pairs = found.images[found.table.image_codes][:, 0]
+    assert of_pairs.tolist() == [2.5, 2.5, 1.5, 1.5, 0.5, 0.5]
+    assert found.captions[found.table.caption_codes][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_captions_of_a_picture_that_is_not_there(tmp_path):
+    write_apart(tmp_path)
+    lacking = pa.table({"id": ["id 0", "id 1", "other"], "image": ["a", "b", "c"]})
+    pq.write_table(lacking, tmp_path / "metadata/0.parquet")
+    with pytest.raises(DataError, match="captions of 'id 2', but no such picture"):
+        read_clip_embeddings(tmp_path)
+    pq.write_table(lacking.drop_columns(["id"]), tmp_path / "metadata/0.parquet")
+    with pytest.raises(DataError, match="no column 'id'"):
+        read_clip_embeddings(tmp_path)

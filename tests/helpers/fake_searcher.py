@@ -1,0 +1,162 @@
+"""A searcher without a model: pictures of the embedded world, found by the words of their captions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+import torch
+from PIL import Image
+
+from pmpguard.errors import ConfigError, PmpguardError
+from pmpguard.models.explain import Explanation, WordEvidence
+from pmpguard.search.query import NO_FILTERS, Condition, Filters, Query, SearchHit
+from pmpguard.search.query_checks import QueryError, UnknownIdError
+from pmpguard.synthetic.scenes import SceneWorld, scene_world
+
+SCRIPT = "<script>window.cracked = true</script><img src=x onerror='window.cracked = true'>"
+
+
+@cache
+def small_world(count: int) -> SceneWorld:
+    return scene_world(count, seed=3, size=96)
+
+
+class FakeSearcher:
+    """As many items as asked for, each with a place, a time and a class; the first caption is hostile."""
+
+    model_name = "fake words"
+
+    def __init__(self, count: int = 24, *, located: bool = True) -> None:
+        world = small_world(count)
+        self.version = "000001"
+        self.count = self.caption_count = count
+        self.has_places = self.has_times = located
+        self.columns: Mapping[str, tuple[str, ...]] = {
+            "class": ("even", "odd"),
+            "eo:sensor": ("A", "B"),
+            "note": (),
+            "only": ("one",),
+        }
+        self.number_columns = ("west",) if located else ()
+        self.batches: list[int] = []
+        self.asked: list[tuple[Sequence[Query], int, int, Filters]] = []
+        self.delay = 0.0
+        self.broken: Exception | None = None
+        self.next_version: str | None = None
+        self.closed = False
+        self.gate = threading.Event()
+        self.gate.set()
+        first = world.table.first_rows
+        self.captions = [world.table.captions[int(row)] for row in first]
+        self.captions[0] = f"a plane {SCRIPT}"
+        self.pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in world.images]
+        self.ids = [f"scene/{place:03d}" for place in range(count)]
+        self.metadata = [self._metadata(place, located) for place in range(count)]
+
+    @staticmethod
+    def _metadata(place: int, located: bool) -> dict[str, object]:
+        values: dict[str, object] = {
+            "class": "odd" if place % 2 else "even",
+            "eo:sensor": "AB"[place % 3 == 0],
+            "only": "one",
+            "note": SCRIPT if place == 0 else "",
+        }
+        if located:
+            west, south = 5.8 + 0.9 * (place % 6), 45.9 + 0.55 * (place // 6)
+            values |= {"west": west, "south": south, "east": west + 0.5, "north": south + 0.34}
+            values["time"] = f"2024-{1 + place % 12:02d}-01T10:00:00Z"
+        return values
+
+    def search_many(
+        self, queries: Sequence[Query], k: int = 20, shortlist: int = 100, filters: Filters = NO_FILTERS
+    ) -> list[list[SearchHit]]:
+        self.gate.wait(10)
+        time.sleep(self.delay)
+        if self.broken is not None:
+            raise self.broken
+        self.batches.append(len(queries))
+        self.asked.append((queries, k, shortlist, filters))
+        return [self._search(query, k, filters) for query in queries]
+
+    def _search(self, query: Query, k: int, filters: Filters) -> list[SearchHit]:
+        if query.text == "!!!":
+            raise QueryError("the text has no words: '!!!'", fix="say what to look for")
+        if unknown := set(filters.columns) - set(self.columns):
+            raise ConfigError(f"no metadata column {min(unknown)!r}", fix="columns here: class")
+        words = set((query.text or "").lower().split())
+        colour = None if query.image is None else torch.tensor(query.image.resize((1, 1)).getpixel((0, 0)))
+        hits = []
+        for place in range(self.count):
+            values = self.metadata[place]
+            if any(values[name] not in allowed for name, allowed in filters.columns.items()):
+                continue
+            if not all(self._compared(values, condition) for condition in filters.conditions):
+                continue
+            if filters.box is not None and not self._inside(values, filters.box):
+                continue
+            if filters.start is not None and str(values["time"]) < filters.start:
+                continue
+            if filters.stop is not None and str(values["time"]) > filters.stop + "~":
+                continue
+            score = len(words & set(self.captions[place].lower().split())) / max(1, len(words))
+            if colour is not None:
+                own = torch.tensor(self.pictures[place].resize((1, 1)).getpixel((0, 0)))
+                score += 1 - float((own - colour).abs().float().mean()) / 128
+            hits.append(self._hit(place, score - place / 10_000, query))
+        return sorted(hits, key=lambda hit: -hit.score)[:k]
+
+    @staticmethod
+    def _compared(values: Mapping[str, object], condition: Condition) -> bool:
+        number, limit = float(str(values[condition.column])), float(condition.values[0])
+        return number < limit if condition.comparison == "<" else number >= limit
+
+    @staticmethod
+    def _inside(values: Mapping[str, object], box: tuple[float, float, float, float]) -> bool:
+        west, south, east, north = (float(str(values[name])) for name in ("west", "south", "east", "north"))
+        return west <= box[2] and east >= box[0] and south <= box[3] and north >= box[1]
+
+    def _hit(self, place: int, score: float, query: Query) -> SearchHit:
+        probability = max(0.001, min(0.999, score))
+        name = f"{place:03d}.png"
+        id, metadata = self.ids[place], self.metadata[place]
+        if query.kind == "caption":
+            id, metadata = f"{id}#0", {**metadata, "image_id": id}
+        return SearchHit(id, score, probability, query.kind, self.captions[place], name, metadata)
+
+    def _place(self, id: str) -> int:
+        if self.broken is not None:
+            raise self.broken
+        if id not in self.ids:
+            raise UnknownIdError(f"id {id!r} is not in the index", fix="search again")
+        return self.ids.index(id)
+
+    def explain(self, id: str, text: str) -> Explanation:
+        """The n-th word lights up the n-th region."""
+        place = self._place(id)
+        words = []
+        for number, word in enumerate(text.split()):
+            regions = torch.full((4, 4), 0.05)
+            regions.view(-1)[(5 * number + place) % 16] = 0.9
+            words.append(WordEvidence(word, 0.3 / (number + 1), -0.05, regions))
+        return Explanation(0.5, 0.2, tuple(words))
+
+    def picture(self, id: str) -> Image.Image:
+        return self.pictures[self._place(id)].copy()
+
+    def refresh(self) -> bool:
+        if self.broken is not None:
+            raise self.broken
+        if self.next_version is None:
+            return False
+        self.version, self.next_version = self.next_version, None
+        return True
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def gone() -> PmpguardError:
+    return PmpguardError("/somewhere/index: file not found", fix="build the index")

@@ -1,0 +1,81 @@
+"""Run by test_distributed in one or two processes: the first step's gradients, then a short training run.
+
+In float64 throughout, so that the order of sums hides nothing: results must agree to many digits. The loop
+itself rounds encoded vectors to float32; that is switched off here.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import save_file
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from helpers.small_runs import coloured_squares, small_config, training_data
+
+from pmpguard.models.encoded import Encoded
+from pmpguard.training.batch_sampler import PairSampler
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.distillation import train_generations
+from pmpguard.training.distributed import World, average_gradients
+from pmpguard.training.ema import AveragedWeights
+from pmpguard.training.loader import Feeder, TokenTable
+from pmpguard.training.loop import TrainingData, build_method, build_optimiser, train
+from pmpguard.training.step import StepRunner
+
+
+def first_gradients(config: TrainConfig, data: TrainingData, world: World) -> dict[str, torch.Tensor]:
+    """Loss and gradients of the first step."""
+    device = torch.device("cpu")
+    method = build_method(config, len(data.train), data.train.captions)
+    optimiser = build_optimiser(method, config, device)
+    sampler = PairSampler(
+        data.train.image_codes, data.train.caption_codes, 30, 0, captions_per_image=config.captions_per_image
+    )
+    tokens = TokenTable.of(data.train, method.retriever, device)
+    feeder = Feeder(data.train, data.train_pictures, tokens, sampler, config.augmentation, 0, device, world)
+    runner = StepRunner(method, optimiser, AveragedWeights(method, 0.0), config, device, world)
+    reported = runner.differentiate(next(feeder.batches(0, 0)), 0, 1.0)
+    average_gradients(runner.parameters, world)
+    found = {
+        f"gradient {name}": torch.zeros_like(value) if value.grad is None else value.grad
+        for name, value in method.named_parameters()
+    }
+    return found | {"loss": reported["loss"]}
+
+
+def main(out: Path, method_name: str) -> None:
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    dist.init_process_group("gloo")
+    world = World.current()
+    method_name, _, how = method_name.partition(" ")
+    settings = {"catch_from": 1} if method_name == "pmpguard" else {}
+    if how == "twice":
+        settings |= {"second_from": 0.0, "release_at": 1}
+    config = small_config(method=method_name, settings=settings, batch_size=30)
+    data = training_data(*coloured_squares(copies=3))
+    with mock.patch.object(Encoded, "to", lambda encoded, **_: encoded):
+        found = first_gradients(config, data, world)
+        if how == "taught":
+            teacher = build_method(replace(config, seed=7), len(data.train), data.train.captions).retriever
+            result = train(config, data, out / "run", teacher=teacher)
+        else:
+            result = train_generations(config, data, out / "run")
+    assert result.generations == (2 if how == "twice" else 1)
+    found |= {f"weight {name}": value for name, value in result.method.state_dict().items()}
+    save_file(
+        {name: value.detach().clone().contiguous() for name, value in found.items()},
+        out / f"rank-{world.rank}.safetensors",
+    )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,191 @@
+"""The server under strangers and over time: headers, limits, tokens, load, an index that changes."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+import time
+
+import pytest
+from helpers.app_clients import client_of, refused, wait_for
+from helpers.fake_searcher import FakeSearcher, gone
+from helpers.running_server import running_server
+
+from pmpguard.data.images.decode import ImageError
+from pmpguard.serving.app import create_app
+from pmpguard.serving.middleware import Limits
+
+httpx = pytest.importorskip("httpx", reason="the test client needs httpx")
+
+
+# --------------------------------------------------------------------------------------- limits and access
+
+
+def test_every_answer_carries_the_security_headers_and_none_allows_other_origins(client):
+    for response in (
+        client.get("/", headers={"Origin": "http://evil.example"}),
+        client.get("/search?text=a", headers={"Origin": "http://evil.example"}),
+        client.get("/nothing"),
+        client.post("/search", content=b"x" * 17_000_000),
+    ):
+        assert response.headers["x-content-type-options"] == "nosniff"
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+def test_a_body_over_the_limit_is_refused_announced_or_not(client):
+    refused(client.post("/search", content=b"x" * (17 * 2**20)), 413)
+
+    def chunks():
+        yield b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n'
+        for _ in range(64):
+            yield bytes(2**20)
+
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    refused(client.post("/search", content=chunks(), headers=headers), 413)
+    refused(client.post("/search", content=chunks(), headers={"content-type": "application/json"}), 413)
+
+
+def test_a_chunked_body_is_cut_off_while_it_is_sent():
+    """Over a real socket: the server answers and hangs up after the limit, long before the body would end."""
+    limits = Limits(body_bytes=200_000)
+    with running_server(create_app(FakeSearcher(), limits=limits)) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(
+                b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n"
+                b"Content-Type: multipart/form-data; boundary=x\r\n\r\n"
+            )
+            first = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
+            sent = 0
+            for data in [first, *[bytes(50_000)] * 2000]:
+                if select.select([connection], [], [], 0.001)[0]:  # it answers already
+                    break
+                connection.sendall(b"%x\r\n%b\r\n" % (len(data), data))
+                sent += len(data)
+            assert b" 413 " in connection.recv(4096)
+        assert 200_000 < sent < 20_000_000
+
+
+def test_a_body_that_does_not_arrive_is_given_up():
+    with running_server(create_app(FakeSearcher(), limits=Limits(body_seconds=0.2))) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=5) as connection:
+            connection.sendall(
+                b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 100\r\n\r\n{"
+            )
+            assert b" 408 " in connection.recv(4096)
+
+
+def test_a_token_is_asked_for_everywhere_but_for_the_page_and_health():
+    with client_of(FakeSearcher(), token="s3cret") as client:
+        for path in ("/search?text=a", "/images/scene/000", "/explain?id=a&text=b", "/info", "/metrics"):
+            response = client.get(path)
+            refused(response, 401)
+            assert response.headers["www-authenticate"] == "Bearer"
+            for wrong in ("Bearer s3cre", "Bearer s3cret2", "Basic s3cret", "s3cret", "Bearer ", "Bearer é"):
+                refused(client.get(path, headers={"Authorization": wrong.encode("latin-1")}), 401)
+        refused(client.get("/openapi.json"), 401)
+        refused(client.post("/search", content=b"x" * 17_000_000), 401)
+        assert client.get("/").status_code == client.get("/healthz").status_code == 200
+        assert client.get("/info", headers={"Authorization": "bearer s3cret"}).status_code == 200
+
+
+def test_other_host_names_are_refused():
+    with client_of(FakeSearcher(), hosts=frozenset({"127.0.0.1", "localhost"})) as client:
+        for host in ("evil.example", "127.0.0.1.evil.example:80", "", "localhost:80:80"):
+            refused(client.get("/info", headers={"Host": host}), 421)
+        for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:1"):
+            assert client.get("/info", headers={"Host": host}).status_code == 200
+
+
+def test_too_many_questions_are_refused_and_the_rest_answered():
+    searcher = FakeSearcher()
+    limits = Limits(waiting=4, batch=1, gather_seconds=0)
+    with client_of(searcher, limits=limits) as client:
+        searcher.gate.clear()
+        responses = []
+
+        def search() -> None:
+            responses.append(client.get("/search", params={"text": "a"}))
+
+        threads = [threading.Thread(target=search) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 5
+        while len(responses) < 7 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(responses) == 7  # one is being answered, four wait
+        searcher.gate.set()
+        for thread in threads:
+            thread.join()
+    statuses = [response.status_code for response in responses]
+    assert statuses == [503] * 7 + [200] * 5
+    assert responses[0].headers["retry-after"] == "1"
+
+
+# ------------------------------------------------------------------------------------ an index that changes
+
+
+def test_a_new_version_is_taken_up():
+    searcher = FakeSearcher()
+    with client_of(searcher) as client:
+        searcher.next_version = "000002"
+        wait_for(lambda: client.get("/info").json()["version"] == "000002")
+        assert client.get("/search?text=a").json()["version"] == "000002"
+        wait_for(lambda: 'pmpguard_index_refreshes_total{result="swapped"} 1' in client.get("/metrics").text)
+
+
+@pytest.mark.parametrize(
+    "error", [gone(), FileNotFoundError("index"), ImageError("missing", "/x", "no such file")]
+)
+def test_an_index_that_goes_away_and_comes_back(error, caplog):
+    searcher = FakeSearcher()
+    with client_of(searcher) as client:
+        searcher.broken = error
+        wait_for(lambda: client.get("/healthz").json()["status"] == "degraded")
+        message = refused(client.get("/images/scene/000"), 503)
+        assert "/x" not in message and "/somewhere" not in message
+        if not isinstance(error, ImageError):
+            refused(client.get("/search?text=a"), 503)
+            refused(client.get("/explain?id=scene/000&text=a"), 503)
+        assert client.get("/").status_code == 200
+        searcher.broken = None
+        wait_for(lambda: client.get("/healthz").json()["status"] == "ok")
+        assert client.get("/search?text=a").status_code == 200
+
+
+def test_our_own_mistake_is_a_500_and_the_server_stays_up():
+    searcher = FakeSearcher()
+    with client_of(searcher, refresh_seconds=100) as client:
+        searcher.broken = ZeroDivisionError("oh")
+        response = client.get("/search?text=a")
+        assert refused(response, 500) == "the server made a mistake"
+        assert response.headers["x-content-type-options"] == "nosniff"
+        searcher.broken = None
+        assert client.get("/search?text=a").status_code == 200
+
+
+def test_running_requests_are_answered_when_the_server_stops():
+    searcher = FakeSearcher()
+    searcher.delay = 0.4
+    answers = []
+    with running_server(create_app(searcher)) as address:
+        asking = threading.Thread(target=lambda: answers.append(httpx.get(f"{address}/search?text=a")))
+        asking.start()
+        time.sleep(0.2)
+    asking.join()
+    assert [answer.status_code for answer in answers] == [200]
+    assert searcher.closed
+
+
+def test_the_openapi_names_every_route(client):
+    described = json.loads(client.get("/openapi.json").content)
+    assert set(described["paths"]) == {"/search", "/images/{id}", "/explain", "/info", "/healthz", "/metrics"}
+    assert set(described["paths"]["/search"]) == {"get", "post"}
+    content = described["paths"]["/search"]["post"]["requestBody"]["content"]
+    assert set(content) == {"application/json", "multipart/form-data"}

@@ -1,0 +1,185 @@
+"""A second model, taught by the first: when, what it learns from, which is kept, and that it resumes."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.small_runs import coloured_squares, press_ctrl_c, same, small_config, training_data
+from safetensors.torch import load_file
+
+from pmpguard.errors import CheckpointError, ConfigError
+from pmpguard.methods.registry import find_method
+from pmpguard.training import distillation as generations
+from pmpguard.training import loop
+from pmpguard.training.checkpoint import Position, RunIdentity, load_checkpoint
+from pmpguard.training.distillation import OTHER_DRAWS, SECOND, train_generations
+from pmpguard.training.loop import Interrupted, TrainResult, train
+
+DATA = training_data(*coloured_squares(copies=3))
+
+
+def guarded(**settings: Any) -> Any:
+    return small_config(method="pmpguard", settings={"release_at": 1, **settings}, epochs=2)
+
+
+def weights_in(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def second_validates_at(mr: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Validation of the second run gives this mR, whatever it is."""
+
+    def trained(*given: Any, teacher: Any = None, **more: Any) -> TrainResult:
+        found = train(*given, teacher=teacher, **more)
+        return found if teacher is None else replace(found, best_mr=mr)
+
+    monkeypatch.setattr(generations, "train", trained)
+
+
+def test_without_being_asked_there_is_one_model(tmp_path: Path) -> None:
+    for name, settings in (("never", {}), ("too few wrong", {"second_from": 1.0})):
+        found = train_generations(guarded(**settings), DATA, tmp_path / name)
+        assert found.generation == 1 and not (tmp_path / name / SECOND).exists()
+    plain = train_generations(small_config(epochs=1), DATA, tmp_path / "infonce")
+    assert plain.generation == 1
+
+
+def test_the_second_model_has_other_draws_and_replaces_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second_validates_at(101.0, monkeypatch)
+    config = guarded(second_from=0.0)
+    first = train(config, DATA, tmp_path / "alone")
+    found = train_generations(config, DATA, tmp_path / "both")
+    assert (found.generation, found.generations) == (2, 2)
+    told = json.loads((tmp_path / "both" / SECOND / "config.json").read_text())
+    assert told["seed"] == config.seed + OTHER_DRAWS
+    kept, second, alone = (
+        weights_in(run) for run in (tmp_path / "both", tmp_path / "both" / SECOND, tmp_path / "alone")
+    )
+    assert all(torch.equal(kept[name], second[name]) for name in kept)
+    assert any(not torch.equal(kept[name], alone[name]) for name in kept)
+    state = found.retriever.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in kept.items())
+    assert first.generation == 1
+
+
+def test_the_better_one_on_validation_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    second_validates_at(-1.0, monkeypatch)
+    config = guarded(second_from=0.0)
+    first = train(config, DATA, tmp_path / "alone")
+    found = train_generations(config, DATA, tmp_path / "both")
+    assert (found.generation, found.generations) == (1, 2)
+    same(first, found)
+    kept, alone = weights_in(tmp_path / "both"), weights_in(tmp_path / "alone")
+    assert all(torch.equal(kept[name], alone[name]) for name in kept)
+
+
+def test_stopped_in_the_second_model_it_resumes_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second_validates_at(101.0, monkeypatch)
+    config = guarded(second_from=0.0)
+    straight = train_generations(config, DATA, tmp_path / "straight")
+    taken, original = 0, loop.StepRunner.step
+
+    def step(self: loop.StepRunner, *arguments: Any) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == straight.steps + 3:
+            raise KeyboardInterrupt
+        original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.StepRunner, "step", step)
+        with pytest.raises(KeyboardInterrupt):
+            train_generations(config, DATA, tmp_path / "resumed")
+    assert (tmp_path / "resumed" / SECOND).exists()
+    same(straight, train_generations(config, DATA, tmp_path / "resumed"))
+
+
+def test_without_checkpoints_the_first_model_is_still_there_when_the_second_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(guarded(second_from=0.0), checkpoint_every=-1)
+    straight = train_generations(config, DATA, tmp_path / "straight")
+    taken = press_ctrl_c(monkeypatch, straight.steps + 3)
+    with pytest.raises(Interrupted, match="run the same command again"):
+        train_generations(config, DATA, tmp_path / "resumed")
+    found = train_generations(config, DATA, tmp_path / "resumed")
+    assert len(taken) == 2 * straight.steps  # none of the first model's again
+    same(straight, found)
+
+
+def test_stopped_after_the_last_step_it_says_what_to_do_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(guarded(), checkpoint_every=-1)
+    straight, original = train_generations(config, DATA, tmp_path / "straight"), loop.validate
+    looks = 0
+
+    def validate(*given: Any) -> dict[str, float]:
+        nonlocal looks
+        looks += 1
+        if looks == config.epochs:
+            signal.raise_signal(signal.SIGINT)
+        return original(*given)
+
+    monkeypatch.setattr(loop, "validate", validate)
+    with pytest.raises(Interrupted, match="run the same command again"):
+        train_generations(config, DATA, tmp_path / "resumed")
+    same(straight, train_generations(config, DATA, tmp_path / "resumed"))
+    assert looks == config.epochs
+
+
+def test_which_model_was_kept_stands_in_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    second_validates_at(101.0, monkeypatch)
+    train_generations(guarded(second_from=0.0), DATA, tmp_path)
+    assert "The second of two models" in (tmp_path / "model" / "README.md").read_text()
+    assert "The second of two models" not in (tmp_path / SECOND / "model" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_outside_its_range_is_an_error(share: float) -> None:
+    with pytest.raises(ConfigError, match="second_from"):
+        find_method("pmpguard").read_settings("recommended", {"second_from": share})
+
+
+def test_a_finished_model_holds_no_gradients(tmp_path: Path) -> None:
+    found = train(guarded(), DATA, tmp_path)
+    assert all(parameter.grad is None for parameter in found.method.parameters())
+
+
+def test_a_taught_run_resumes_only_with_its_own_teacher(tmp_path: Path) -> None:
+    config = guarded()
+    teachers = [train(replace(config, seed=seed), DATA, tmp_path / f"{seed}").retriever for seed in (5, 6)]
+    before = {name: value.clone() for name, value in teachers[0].state_dict().items()}
+    train(config, DATA, tmp_path / "run", teacher=teachers[0])
+    after = teachers[0].state_dict()
+    # it teaches, and that is all
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    for other in (teachers[1], None):
+        with pytest.raises(CheckpointError, match="teacher"):
+            train(config, DATA, tmp_path / "run", teacher=other)
+
+
+def test_a_checkpoint_from_before_there_were_teachers_is_of_a_run_without(tmp_path: Path) -> None:
+    identity = RunIdentity({}, "data", "validation", "", 1)
+    state = {"identity": asdict(identity), "position": asdict(Position(step=3))}
+    del state["identity"]["teacher"]
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    assert load_checkpoint(tmp_path, identity)[0].step == 3
+    with pytest.raises(CheckpointError, match="teacher"):
+        load_checkpoint(tmp_path, replace(identity, teacher="another"))
+
+
+def test_a_method_that_cannot_learn_from_a_teacher_says_so(tmp_path: Path) -> None:
+    teacher = train(small_config(epochs=1), DATA, tmp_path / "first").retriever
+    with pytest.raises(ConfigError, match="infonce cannot learn from a teacher"):
+        train(small_config(epochs=1), DATA, tmp_path / "second", teacher=teacher)

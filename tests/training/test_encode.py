@@ -1,0 +1,67 @@
+"""Whole splits as a model sees them: its vectors, and the tokens they are made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers.small_runs import coloured_squares, small_config, training_data
+
+from pmpguard.data.images.transforms import Augmentation
+from pmpguard.methods.method import Method, TrainingView
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.encoders.image import EncoderOptions
+from pmpguard.training import loop
+from pmpguard.training.distributed import World
+from pmpguard.training.ema import AveragedWeights
+from pmpguard.training.encode import Split
+from pmpguard.training.loop import build_method
+
+CPU = torch.device("cpu")
+DATA = training_data(*coloured_squares(copies=3))
+STILL = Augmentation(flip=False, rotate=False, crop_min=1.0)
+
+
+@pytest.mark.parametrize("frozen", [False, True])  # of frozen encoders, tokens are kept
+def test_pooled_tokens_are_what_the_last_layers_make_vectors_of(frozen: bool) -> None:
+    config = small_config(augmentation=STILL, batch_size=16)
+    options = EncoderOptions(frozen=frozen)
+    config = replace(config, model=replace(config.model, vision_options=options, text_options=options))
+    retriever = build_method(config, len(DATA.train), DATA.train.captions).retriever.eval()
+    split = Split.open(DATA.train, DATA.train_pictures, retriever, config, CPU)
+    with torch.no_grad():
+        captions, images = split.pooled_tokens(retriever, config, CPU, World())
+        vectors = split.encode(retriever, config, CPU, World())
+        made = []
+        for tokens, project in ((captions, retriever.project_texts), (images, retriever.project_images)):
+            silent = torch.zeros(len(tokens), 1, dtype=torch.bool)
+            made.append(project(Encoded(tokens, tokens[:, None], silent)).pooled)
+    for found, encoded in zip(made, vectors, strict=True):
+        torch.testing.assert_close(found, encoded.pooled)
+    assert len(captions) == len(set(DATA.train.captions)) and len(images) == len(DATA.train.first_rows)
+
+
+def test_a_look_gets_tokens_of_its_own_encoders_and_without_them_the_pooled_vectors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = small_config(batch_size=16)
+    method = build_method(config, len(DATA.train), DATA.train.captions)
+    split = Split.open(DATA.train, DATA.train_pictures, method.retriever, config, CPU)
+    read = []
+
+    def look(self: Method, view: TrainingView) -> dict[str, float]:
+        read.append(view.tokens())
+        alone = replace(view, read_tokens=None, _cache={})
+        torch.testing.assert_close(alone.tokens(), (alone.captions.pooled, alone.images.pooled))
+        return {}
+
+    monkeypatch.setattr(type(method), "begin_epoch", look)
+    with torch.no_grad():
+        expected = split.pooled_tokens(method.eval().retriever, config, CPU, World())
+        averaged = AveragedWeights(method, 0.9)
+        for parameter in method.parameters():
+            parameter.mul_(1.5)  # not averaged yet
+    loop.begin_epoch(method, averaged, split, 0, config, CPU, World())
+    torch.testing.assert_close(read[0], expected)
+    assert read[0][0].shape[1] == method.retriever.text_encoder.width

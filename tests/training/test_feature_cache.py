@@ -1,0 +1,166 @@
+"""Tokens kept of frozen backbones give what running the backbones anew gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.small_runs import coloured_squares, small_config, training_data
+
+from pmpguard.data.images.sources import ResidentPictures, SomePictures
+from pmpguard.data.images.transforms import Augmentation
+from pmpguard.errors import ConfigError
+from pmpguard.methods.method import Method
+from pmpguard.models.encoded import Encoded
+from pmpguard.models.encoders.image import EncoderOptions
+from pmpguard.training import encode as splits
+from pmpguard.training import loop
+from pmpguard.training.batch_sampler import PairSampler
+from pmpguard.training.config import TrainConfig
+from pmpguard.training.distributed import World
+from pmpguard.training.feature_cache import cache_tokens, can_cache
+from pmpguard.training.kept_tokens import images_of, pack, unpack
+from pmpguard.training.loader import Feeder, TokenTable
+from pmpguard.training.loop import build_method
+
+CPU = torch.device("cpu")
+DATA = training_data(*coloured_squares(copies=3))
+STILL = Augmentation(flip=False, rotate=False, crop_min=1.0)
+
+
+def frozen_config() -> TrainConfig:
+    base, frozen = small_config(augmentation=STILL), EncoderOptions(frozen=True)
+    return replace(base, model=replace(base.model, vision_options=frozen, text_options=frozen))
+
+
+def build() -> tuple[Method, TokenTable]:
+    method = build_method(frozen_config(), len(DATA.train), DATA.train.captions)
+    return method, TokenTable.of(DATA.train, method.retriever, CPU)
+
+
+def test_only_frozen_backbones_and_still_pictures_can_be_kept() -> None:
+    config = frozen_config()
+    retriever = build()[0].retriever
+    assert can_cache(retriever, STILL)
+    moved: list[dict[str, object]] = [{"flip": True}, {"rotate": True}, {"crop_min": 0.9}, {"colour": 0.1}]
+    for change in moved:
+        assert not can_cache(retriever, replace(STILL, **change))  # type: ignore[arg-type]
+    retriever.text_encoder.adapted = True
+    assert not can_cache(retriever, STILL)
+    for side in ("vision_options", "text_options"):
+        model = replace(config.model, **{side: EncoderOptions()})
+        thawed = build_method(replace(config, model=model), len(DATA.train), DATA.train.captions)
+        assert not can_cache(thawed.retriever, STILL)
+    method = build_method(small_config(), len(DATA.train), DATA.train.captions)
+    with pytest.raises(ConfigError, match="frozen"):
+        cache_tokens(
+            method.retriever, DATA.train_pictures, TokenTable.of(DATA.train, method.retriever, CPU), 32, CPU
+        )
+
+
+def test_blocks_hold_the_pooled_token_before_the_fragments() -> None:
+    tokens = Encoded(torch.randn(3, 4), torch.randn(3, 5, 4), torch.rand(3, 5) < 0.5)
+    again = unpack(pack(tokens), tokens.mask)
+    assert pack(tokens).shape == (3, 6, 4)
+    assert torch.equal(again.pooled, tokens.pooled) and torch.equal(again.fragments, tokens.fragments)
+
+
+@pytest.mark.parametrize("batch", [7, 1000])
+def test_kept_tokens_give_the_vectors_of_the_whole_encoders(batch: int) -> None:
+    method, tokens = build()
+    retriever = method.retriever
+    pictures, captions = cache_tokens(retriever, DATA.train_pictures, tokens, batch, CPU)
+    chosen = np.array([5, 0, 17])
+    blocks = next(pictures.batches([chosen]))
+    fresh = images_of(retriever, next(DATA.train_pictures.batches([chosen])))
+    kept = images_of(retriever, blocks)
+    torch.testing.assert_close(kept.pooled, fresh.pooled, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(kept.fragments, fresh.fragments, rtol=1e-4, atol=1e-5)
+    fresh, kept = tokens.padded(chosen).encode(retriever), captions.padded(chosen).encode(retriever)
+    width = kept.mask.shape[1]
+    assert torch.equal(kept.mask, fresh.mask[:, :width]) and not fresh.mask[:, width:].any()
+    torch.testing.assert_close(kept.pooled, fresh.pooled, rtol=1e-4, atol=1e-5)
+    real = kept.mask
+    torch.testing.assert_close(kept.fragments[real], fresh.fragments[:, :width][real], rtol=1e-4, atol=1e-5)
+
+
+def test_projections_get_the_same_gradients_and_backbones_none() -> None:
+    found = []
+    for cached in (False, True):
+        method, tokens = build()
+        if cached:
+            pictures, words = cache_tokens(method.retriever, DATA.train_pictures, tokens, 32, CPU)
+        else:
+            pictures, words = DATA.train_pictures, tokens  # type: ignore[assignment]
+        codes = DATA.train.image_codes, DATA.train.caption_codes
+        feeder = Feeder(
+            DATA.train, pictures, words, PairSampler(*codes, 30, 0), STILL, 0, CPU, World()  # type: ignore[arg-type]
+        )  # fmt: skip
+        batch = next(feeder.batches(0, 0))
+        pixels = batch.pixels if cached else method.retriever.normalise(batch.pixels)
+        images = images_of(method.retriever, pixels)
+        texts = batch.words.encode(method.retriever).chosen(batch.caption_of)
+        scores = texts.pooled @ images.pooled.T / 0.07  # (T, I)
+        torch.nn.functional.cross_entropy(scores, batch.image_of).backward()
+        found.append(
+            {name: value.grad for name, value in method.named_parameters() if value.grad is not None}
+        )
+    live, kept = found
+    assert live.keys() == kept.keys() and all("projection" in name for name in live)
+    for name, gradient in live.items():
+        torch.testing.assert_close(kept[name], gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("infonce", {}), ("pmpguard", {"catch_from": 1})])
+def test_a_run_on_kept_tokens_equals_one_that_asks_the_backbones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, settings: dict[str, int]
+) -> None:
+    config = replace(frozen_config(), method=name, settings=settings, epochs=3, ema=0.9)
+    kept = loop.train(config, DATA, tmp_path / "kept").method.state_dict()
+    monkeypatch.setattr(splits, "can_cache", lambda *_: False)
+    live = loop.train(config, DATA, tmp_path / "live").method.state_dict()
+    for name, value in live.items():
+        torch.testing.assert_close(kept[name], value, rtol=5e-3, atol=5e-4)
+
+
+def test_tokens_are_read_once_for_runs_over_the_same_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    method, tokens = build()
+    first = cache_tokens(method.retriever, DATA.train_pictures, tokens, 16, CPU)
+    calls = []
+    for encoder in (type(method.retriever.image_encoder), type(method.retriever.text_encoder)):
+        backbone = encoder.tokens
+        monkeypatch.setattr(
+            encoder, "tokens", lambda *given, read=backbone: calls.append(len(given[1])) or read(*given)
+        )
+    again, words = build()
+    calls.clear()  # building looks at the shapes
+    second = cache_tokens(again.retriever, DATA.train_pictures, words, 16, CPU)
+    assert not calls and second[0].blocks is first[0].blocks and torch.equal(second[1].ids, first[1].ids)
+    with torch.no_grad():  # other weights: nothing may be reused
+        next(again.retriever.image_encoder.backbone.parameters()).add_(0.1)
+    third = cache_tokens(again.retriever, DATA.train_pictures, words, 16, CPU)
+    assert calls and not torch.equal(third[0].blocks, first[0].blocks)
+    assert torch.equal(third[1].ids, first[1].ids)
+
+
+def test_parts_of_a_set_share_what_the_backbone_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds of one dataset overlap; each picture of it is looked at once, whatever the parts."""
+    method, tokens = build()
+    retriever, encoder = method.retriever, type(method.retriever.image_encoder)
+    seen: list[int] = []
+    backbone = encoder.tokens
+    monkeypatch.setattr(
+        encoder, "tokens", lambda self, pixels: seen.append(len(pixels)) or backbone(self, pixels)
+    )
+    whole = ResidentPictures(DATA.train_pictures.pixels, CPU)  # type: ignore[attr-defined]
+    for codes in (np.arange(0, 20), np.arange(10, len(whole)), np.array([3])):
+        part = SomePictures(whole, codes)
+        kept, _ = cache_tokens(retriever, part, tokens, 16, CPU)
+        assert sum(seen) == len(whole) and len(kept) == len(part)
+        chosen = np.array([0, len(codes) - 1])
+        given, expected = next(kept.batches([chosen])), next(DATA.train_pictures.batches([codes[chosen]]))
+        torch.testing.assert_close(given, pack(backbone(retriever.image_encoder, expected)))
+        assert torch.equal(next(part.batches([chosen])), expected)
