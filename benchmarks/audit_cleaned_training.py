@@ -21,42 +21,40 @@ from audit_data import RESULTS, Dataset, judged_parts, load_dataset, record, usu
 from pmpguard.audit.cleaning import clean_pairs
 from pmpguard.audit.crossfit import CrossfitConfig, training_settings
 from pmpguard.audit.judging import judge_parts
-from pmpguard.data.images.sources import Pictures, SomePictures
+from pmpguard.data.images.sources import Images, ImageSubset
 from pmpguard.data.pairs import PairTable
 from pmpguard.evaluation.evaluate import Gallery, evaluate_retriever
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.loop import TrainingData, pick_device, train
 
 
-def chosen(data: Dataset, codes: np.ndarray) -> tuple[PairTable, SomePictures]:
-    """The pairs of some images with their pictures, in the order of the part's own codes."""
+def chosen(data: Dataset, codes: np.ndarray) -> tuple[PairTable, ImageSubset]:
+    """The pairs of some images with their images, in the order of the part's own codes."""
     rows = np.flatnonzero(np.isin(data.table.image_codes, codes))
     part = data.table.take(rows)
-    return part, SomePictures(data.pictures, data.table.image_codes[rows][part.first_rows])
+    return part, ImageSubset(data.images, data.table.image_codes[rows][part.first_rows])
 
 
 def test_mr(
-    train_table: PairTable, pictures: Pictures, validation: Gallery, test: Gallery, config: CrossfitConfig
+    train_table: PairTable, images: Images, validation: Gallery, test: Gallery, config: CrossfitConfig
 ) -> float:
     """mR on the test split of a plain InfoNCE model trained on the given pairs."""
     device = pick_device(config.device)
     settings = replace(training_settings(train_table, replace(config, method="infonce")), checkpoint_every=-1)
     with tempfile.TemporaryDirectory() as folder:
-        data = TrainingData(train_table, pictures, validation, train_table.fingerprint)
+        data = TrainingData(train_table, images, validation, train_table.fingerprint)
         model = train(settings, data, Path(folder)).retriever
     return evaluate_retriever(model, test, split="test", bootstrap=0, device=device).recall.mr
 
 
 def measure(data: Dataset, rate: float, config: CrossfitConfig) -> dict[str, float]:
-    order = np.random.default_rng(config.seed).permutation(len(data.pictures))
+    order = np.random.default_rng(config.seed).permutation(len(data.images))
     held = max(len(order) // 10, 2)
     test_codes, validation_codes, train_codes = np.split(order, [held, 2 * held])
-    true_table, pictures = chosen(data, train_codes)
+    true_table, pixels = chosen(data, train_codes)
     validation, test = (Gallery(*chosen(data, codes)) for codes in (validation_codes, test_codes))
     dirty = corrupt_pairs(true_table, rate, config.seed).table
-    parts = [
-        part for _, part in judged_parts(Dataset(dirty, pictures, data.name), dirty, config, config.seed)
-    ]
+    parts = [part for _, part in judged_parts(Dataset(dirty, pixels, data.name), dirty, config, config.seed)]
     rows, audit = judge_parts(dirty, parts, proposals=3, heat_maps=0, bootstrap=0, seed=config.seed)
     versions = {"dirty": dirty, "true": true_table}
     for policy in ("drop", "rematch"):
@@ -66,7 +64,7 @@ def measure(data: Dataset, rate: float, config: CrossfitConfig) -> dict[str, flo
     for name, table in versions.items():
         images = table.column("image_id")
         codes = np.array([code_of[images[row]] for row in table.first_rows])
-        found[name] = test_mr(table, SomePictures(pictures, codes), validation, test, config)
+        found[name] = test_mr(table, ImageSubset(pixels, codes), validation, test, config)
         print(f"{rate:.0%} {name}: mR {found[name]:.2f} ({len(table):,} pairs)", flush=True)
     return found
 
@@ -77,8 +75,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--dataset", default=usual_dataset())
-    parser.add_argument("--folder", type=Path, help="of the pictures, where they are not beside the dataset")
-    parser.add_argument("--images", type=int, default=1000, help="pictures used; 0 for all")
+    parser.add_argument("--folder", type=Path, help="of the images, where they are not beside the dataset")
+    parser.add_argument("--images", type=int, default=1000, help="images used; 0 for all")
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.4])
     parser.add_argument("--epochs", type=int)
@@ -98,7 +96,7 @@ def main() -> None:
     out = options.out or RESULTS / f"audit_cleaned_training_{data.name}.json"
     described = {
         "dataset": data.name,
-        "images": len(data.pictures),
+        "images": len(data.images),
         "pairs": len(data.table),
         "seed": options.seed,
     }

@@ -17,9 +17,9 @@ from pmpguard.audit.crossfit import CrossfitConfig, FoldJudge, fold_judges
 from pmpguard.audit.judging import JudgedPart, judged_by_model
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.images.decode import load_images
-from pmpguard.data.images.sources import Pictures, ResidentPictures
+from pmpguard.data.images.sources import Images, ImagesInMemory
 from pmpguard.data.pairs import PairTable
-from pmpguard.synthetic.scenes import scene_world
+from pmpguard.synthetic.scenes import synthetic_scenes
 from pmpguard.training.loop import pick_device
 from pmpguard.training.tracking import current_commit, describe_hardware
 
@@ -28,30 +28,30 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Dataset:
-    """Clean pairs, all in one split, with their pictures by image code."""
+    """Clean pairs, all in one split, with their images by image code."""
 
     table: PairTable
-    pictures: Pictures  # opened once: what frozen encoders read of them is remembered
+    images: Images  # opened once: what frozen encoders read of them is remembered
     name: str
 
 
 def load_dataset(
     dataset: str, images: int, size: int, seed: int, folder: Path | None = None, device: str = "auto"
 ) -> Dataset:
-    """`images` pictures, drawn by `seed`, of a dataset on disk; or as many scenes of the embedded world."""
+    """`images` images, drawn by `seed`, of a dataset on disk; or as many scenes of the synthetic scenes."""
     if dataset == "scenes":
-        world = scene_world(images, seed=seed, size=size, val=0.0, test=0.0, progress=False)
-        return Dataset(world.table, ResidentPictures(world.images, pick_device(device)), "scenes")
+        world = synthetic_scenes(images, seed=seed, size=size, val=0.0, test=0.0, progress=False)
+        return Dataset(world.table, ImagesInMemory(world.images, pick_device(device)), "scenes")
     whole = read_pairs(Path(dataset), images=folder)
     drawn = np.random.default_rng(seed).permutation(len(whole.first_rows))[: images or None]
     table = whole.take(np.flatnonzero(np.isin(whole.image_codes, drawn)))
     table = table.with_column("split", ["train"] * len(table))
     pixels, _ = load_images(table, table.first_rows, size, workers=4)
-    return Dataset(table, ResidentPictures(pixels, pick_device(device)), whole.name)
+    return Dataset(table, ImagesInMemory(pixels, pick_device(device)), whole.name)
 
 
 def usual_dataset() -> str:
-    """The dataset named by PMPGUARD_RSICD, else the embedded world."""
+    """The dataset named by PMPGUARD_RSICD, else the synthetic scenes."""
     return os.environ.get("PMPGUARD_RSICD", "scenes")
 
 
@@ -61,9 +61,9 @@ def judged_parts(
     """Train the judges of all folds on `table` in a temporary folder and let each look at its fold."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        for judge in fold_judges(table, Path(folder), config, pictures=data.pictures):
+        for judge in fold_judges(table, Path(folder), config, images=data.images):
             retriever = judge.retriever.eval()
-            seen = judge.rows, judge.pictures, judge.looked
+            seen = judge.rows, judge.images, judge.looked
             found.append((judge, judged_by_model(retriever, table, *seen, seed=seed)))
     return found
 

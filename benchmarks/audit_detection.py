@@ -35,14 +35,14 @@ from sklearn.mixture import GaussianMixture
 
 from pmpguard.audit.crossfit import CrossfitConfig, of_images, training_settings
 from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_together
-from pmpguard.data.images.sources import SomePictures
+from pmpguard.data.images.sources import ImageSubset
 from pmpguard.data.pairs import PairTable
 from pmpguard.evaluation.detection import measure_detection, precision_at
-from pmpguard.evaluation.evaluate import Gallery, PictureSource
+from pmpguard.evaluation.evaluate import Gallery, ImageSource
 from pmpguard.models.retriever import Retriever
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.feature_cache import cache_pictures, can_cache
+from pmpguard.training.feature_cache import cache_images, can_cache
 from pmpguard.training.kept_tokens import images_of
 from pmpguard.training.loop import TrainingData, pick_device, train
 
@@ -74,25 +74,25 @@ def in_sample_losses(data: Dataset, table: PairTable, config: CrossfitConfig) ->
     settings = replace(
         training_settings(table, config), epochs=WARM_UP, evaluate_every=WARM_UP, checkpoint_every=-1
     )
-    few = np.arange(min(100, len(data.pictures)))
-    gallery = Gallery(of_images(table, few), SomePictures(data.pictures, few))
+    few = np.arange(min(100, len(data.images)))
+    gallery = Gallery(of_images(table, few), ImageSubset(data.images, few))
     with tempfile.TemporaryDirectory() as folder:
-        training = TrainingData(table, data.pictures, gallery, table.fingerprint, "loss")
+        training = TrainingData(table, data.images, gallery, table.fingerprint, "loss")
         model = train(settings, training, Path(folder)).retriever.eval()
-    pictures = seen_by(model, data, settings)
-    cuts = np.array_split(np.arange(len(pictures)), max(1, len(pictures) // 256))
+    pixels = seen_by(model, data, settings)
+    cuts = np.array_split(np.arange(len(pixels)), max(1, len(pixels) // 256))
     with torch.no_grad():
-        images = torch.cat([images_of(model, some).pooled for some in pictures.batches(cuts)])  # (I, d)
+        images = torch.cat([images_of(model, some).pooled for some in pixels.batches(cuts)])  # (I, d)
     captions = model.encode_texts(distinct_captions(table)).pooled  # (C, d)
     own, labelled = captions[table.caption_codes], images[table.image_codes]  # (N, d)
     return pair_losses(own, labelled, model.temperature.item(), config.seed)
 
 
-def seen_by(model: Retriever, data: Dataset, settings: TrainConfig) -> PictureSource:
-    """Tokens kept of the pictures where the model is frozen, else the pictures."""
+def seen_by(model: Retriever, data: Dataset, settings: TrainConfig) -> ImageSource:
+    """Tokens kept of the images where the model is frozen, else the images."""
     if not can_cache(model, settings.augmentation):
-        return data.pictures
-    return cache_pictures(model, data.pictures, settings.batch_size, pick_device(settings.device))
+        return data.images
+    return cache_images(model, data.images, settings.batch_size, pick_device(settings.device))
 
 
 def baseline_scores(parts: list[tuple[Any, JudgedPart]], pairs: int, seed: int) -> dict[str, np.ndarray]:
@@ -162,8 +162,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--dataset", default=usual_dataset())
-    parser.add_argument("--folder", type=Path, help="of the pictures, where they are not beside the dataset")
-    parser.add_argument("--images", type=int, default=1000, help="pictures used; 0 for all")
+    parser.add_argument("--folder", type=Path, help="of the images, where they are not beside the dataset")
+    parser.add_argument("--images", type=int, default=1000, help="images used; 0 for all")
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.2, 0.4, 0.6, 0.8])
     parser.add_argument("--epochs", type=int)
@@ -181,7 +181,7 @@ def main() -> None:
     )  # fmt: skip
     out = options.out or RESULTS / f"audit_detection_{data.name}.json"
     settings = {
-        "dataset": data.name, "images": len(data.pictures), "pairs": len(data.table),
+        "dataset": data.name, "images": len(data.images), "pairs": len(data.table),
         "image_size": options.image_size, "encoders": options.encoders, "epochs": options.epochs,
         "seed": options.seed,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The most suspicious pairs of a dataset as published, as a picture to look at and as a list.
+"""The most suspicious pairs of a dataset as published, as a image to look at and as a list.
 
     pmpguard audit DATASET --out REPORT
     python benchmarks/audit_natural.py REPORT --name NAME [--count 50] [--words A B --outside CLASS]
@@ -6,8 +6,8 @@
 Writes results/audit_natural_NAME.json and docs/images/natural-NAME.jpg. A person then looks at each pair and
 writes results/audit_natural_NAME_reading.csv (`rank,verdict,note`; verdict wrong, doubtful or right); with it
 there, the file also says how many of the listed pairs are really wrong. What a reading suggests can be
-followed up: `--words` counts the captions with one of these words on pictures outside a class, and says
-where the audit had ranked each of those pictures.
+followed up: `--words` counts the captions with one of these words on images outside a class, and says
+where the audit had ranked each of those images.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ VERDICTS = ("wrong", "doubtful", "right")
 
 
 def draw_sheet(table: PairTable, rows: list[AuditRow], out: Path) -> None:
-    """Pictures in a grid, each with its rank, p(match) and caption under it."""
+    """Images in a grid, each with its rank, p(match) and caption under it."""
     place = {pair: row for row, pair in enumerate(table.column("pair_id"))}
     font = ImageFont.load_default(13)
     width, height = SIDE + GAP, SIDE + LINES * LINE + GAP
@@ -43,8 +43,8 @@ def draw_sheet(table: PairTable, rows: list[AuditRow], out: Path) -> None:
     pen = ImageDraw.Draw(sheet)
     for number, row in enumerate(rows):
         left, top = GAP + number % COLUMNS * width, GAP + number // COLUMNS * height
-        picture = load_pair_image(table, place[row.pair_id]).resize((SIDE, SIDE))
-        sheet.paste(picture, (left, top))
+        image = load_pair_image(table, place[row.pair_id]).resize((SIDE, SIDE))
+        sheet.paste(image, (left, top))
         title = f"{row.rank}. {row.label or row.image}, p = {row.p_match:.2g}"
         lines = [title, *textwrap.wrap(row.caption, 33)][:LINES]
         pen.multiline_text((left, top + SIDE + 2), "\n".join(lines), "black", font, spacing=2)
@@ -66,14 +66,14 @@ def read_verdicts(path: Path, rows: list[AuditRow]) -> dict[int, dict[str, str]]
 
 
 def followed_up(rows: list[AuditRow], words: list[str], label: str) -> dict[str, Any]:
-    """Captions with one of the words on pictures of other classes, and the best rank of each picture."""
+    """Captions with one of the words on images of other classes, and the best rank of each image."""
     best: dict[str, int] = {}
     found = [row for row in rows if row.label != label and set(words) & set(row.caption.split())]
     for row in found:
         best[row.image] = min(row.rank, best.get(row.image, row.rank))
     return {
-        "words": words, "outside": label, "pictures": len(best), "captions": len(found),
-        "best_rank_by_picture": dict(sorted(best.items(), key=lambda item: item[1])),
+        "words": words, "outside": label, "images": len(best), "captions": len(found),
+        "best_rank_by_image": dict(sorted(best.items(), key=lambda item: item[1])),
     }  # fmt: skip
 
 

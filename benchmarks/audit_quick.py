@@ -1,6 +1,6 @@
 """How well does a quick audit, which trains nothing, find wrong captions?
 
-The pictures and wrong captions of `audit_detection.py`, and whole pictures exchanged besides.
+The images and wrong captions of `audit_detection.py`, and image-level noise besides.
 
     python benchmarks/audit_quick.py [--dataset DIR] [--images 3000]
 """
@@ -43,7 +43,7 @@ def main() -> None:
     for level, rate in CASES:
         corruption = corrupt_pairs(data.table, rate, options.seed, level)
         begun = time.perf_counter()
-        part, _ = judged_quickly(corruption.table, config, pictures=data.pictures)
+        part, _ = judged_quickly(corruption.table, config, images=data.images)
         found = judge_together([part], seed=options.seed)
         seconds = time.perf_counter() - begun
         verdicts, truth = found.verdicts, corruption.is_noisy
@@ -55,7 +55,7 @@ def main() -> None:
         cases.append({"level": level, "rate": rate, **measured, "seconds": round(seconds, 1)})
         print(cases[-1], flush=True)
     row = {
-        "dataset": data.name, "images": len(data.pictures), "pairs": len(data.table),
+        "dataset": data.name, "images": len(data.images), "pairs": len(data.table),
         "image_size": options.image_size, "seed": options.seed, "cases": cases,
     }  # fmt: skip
     record(options.out or RESULTS / f"audit_quick_{data.name}.json", row, options.device, started)

@@ -20,7 +20,7 @@ from torch.nn.functional import normalize
 
 from pmpguard.audit.embeddings import embedding_evidence
 from pmpguard.audit.judging import JudgedPart, judge_parts, word_region_measure
-from pmpguard.audit.word_evidence import PictureWords, WordList, WordSpan
+from pmpguard.audit.word_evidence import ImageWords, WordList, WordSpan
 from pmpguard.data.pairs import PairTable
 from pmpguard.models.encoded import Encoded
 
@@ -44,8 +44,8 @@ def planted(images: int, wrong: float, seed: int) -> tuple[PairTable, Encoded, E
     fragments = normalize(pooled[:, None] + torch.randn(len(own), WORDS, DIM), dim=-1)
     texts = Encoded(pooled, fragments, torch.ones(len(own), WORDS, dtype=torch.bool))
     regions = normalize(centres[:, None] + 2 * torch.randn(images, REGIONS, DIM), dim=-1)
-    pictures = Encoded(normalize(centres, dim=1), regions, torch.ones(images, REGIONS, dtype=torch.bool))
-    return table, texts, pictures
+    pixels = Encoded(normalize(centres, dim=1), regions, torch.ones(images, REGIONS, dtype=torch.bool))
+    return table, texts, pixels
 
 
 def word_places(caption: str) -> tuple[WordSpan, ...]:
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "audit_speed.json")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    table, texts, pictures = planted(options.images, options.wrong, options.seed)
+    table, texts, images = planted(options.images, options.wrong, options.seed)
     took: dict[str, float] = {}
     clock = time.perf_counter()
 
@@ -77,19 +77,17 @@ def main() -> None:
         took[name], clock = now - clock, now
 
     caption_of, image_of = torch.from_numpy(table.caption_codes), torch.from_numpy(table.image_codes)
-    measure = word_region_measure(texts, pictures, options.seed)
+    measure = word_region_measure(texts, images, options.seed)
     lap("standardise words on regions")
-    evidence = embedding_evidence(
-        pictures.pooled, texts.pooled, image_of, caption_of, more={"words": measure}
-    )
+    evidence = embedding_evidence(images.pooled, texts.pooled, image_of, caption_of, more={"words": measure})
     lap("evidence")
     captions = table.captions
     spans = [word_places(caption) for caption in captions]
     words = WordList.of(captions, spans)
     vectors = normalize(torch.randn(len(words.spellings), DIM), dim=1)
-    seen = PictureWords.of(vectors, pictures.fragments.half())
+    seen = ImageWords.of(vectors, images.fragments.half())
     part = JudgedPart(
-        np.arange(len(table)), texts.pooled, pictures.pooled, caption_of, image_of, captions,
+        np.arange(len(table)), texts.pooled, images.pooled, caption_of, image_of, captions,
         np.arange(len(captions)), evidence, spans, words, seen, (7, 7),
     )  # fmt: skip
     lap("words of captions")

@@ -1,6 +1,6 @@
 """Is the wrong word of a partly wrong caption found?
 
-The embedded world knows which words it made wrong: a count, a colour, an object or a relation that is false
+The synthetic scenes knows which words it made wrong: a count, a colour, an object or a relation that is false
 of an otherwise right caption. A share of the captions is replaced by such ones, judges are trained on the
 result as an audit does, and every word gets its support.
 
@@ -19,12 +19,12 @@ from audit_data import RESULTS, Dataset, judged_parts, record
 
 from pmpguard.audit.crossfit import CrossfitConfig
 from pmpguard.audit.judging import judge_together
-from pmpguard.audit.word_evidence import WRONG_UNDER, picture_evidence, sibling_evidence, visibility
+from pmpguard.audit.word_evidence import WRONG_UNDER, image_evidence, sibling_evidence, visibility
 from pmpguard.audit.word_verdicts import judge_words
-from pmpguard.data.images.sources import ResidentPictures
+from pmpguard.data.images.sources import ImagesInMemory
 from pmpguard.evaluation.detection import auroc, average_precision
 from pmpguard.noise.inject import partial_corruption
-from pmpguard.synthetic.scenes import SceneWorld, WrongCaption, scene_world, wrong_description
+from pmpguard.synthetic.scenes import SyntheticScenes, WrongCaption, synthetic_scenes, wrong_description
 from pmpguard.training.loop import pick_device
 
 
@@ -52,22 +52,22 @@ def quality(support: np.ndarray, truth: np.ndarray) -> dict[str, float]:
 
 
 def measure_words(
-    world: SceneWorld, rate: float, config: CrossfitConfig, captions: int = 5
+    world: SyntheticScenes, rate: float, config: CrossfitConfig, captions: int = 5
 ) -> dict[str, Any]:
     wrong = {
         row * captions + which: wrong_description(scene, which)
         for row, scene in enumerate(world.scenes)
         for which in range(captions)
     }
-    pictures = ResidentPictures(world.images, pick_device(config.device))
+    images = ImagesInMemory(world.images, pick_device(config.device))
     offers = [(row, one.text) for row, one in wrong.items()]
     corruption = partial_corruption(world.table, offers, rate, config.seed)
     table = corruption.table
-    parts = [part for _, part in judged_parts(Dataset(table, pictures, "scenes"), table, config, config.seed)]
+    parts = [part for _, part in judged_parts(Dataset(table, images, "scenes"), table, config, config.seed)]
     audit = judge_together(parts, bootstrap=0, seed=config.seed)
     texts = table.captions
     columns: dict[str, list[np.ndarray]] = {
-        name: [] for name in ("all", "picture", "siblings", "truth", "partly", "kind")
+        name: [] for name in ("all", "image", "siblings", "truth", "partly", "kind")
     }
     start = 0
     for part in parts:
@@ -81,10 +81,10 @@ def measure_words(
             row: wrong_characters(texts[row], wrong[row]) for row in part.rows[corruption.is_noisy[part.rows]]
         }
         hit = [any(a <= s < b for a, b in false.get(r, ())) for r, s in zip(rows, words.start, strict=True)]
-        rises = judged.pictures.rises(words.spelling, image_of[words.pair])
+        rises = judged.images.rises(words.spelling, image_of[words.pair])
         seen = visibility(words.spelling, rises, p_match[words.pair], len(words.spellings))
         columns["all"].append(judged.support)
-        columns["picture"].append(picture_evidence(words.spelling, rises, seen))
+        columns["image"].append(image_evidence(words.spelling, rises, seen))
         columns["siblings"].append(sibling_evidence(words, image_of, p_match))
         columns["truth"].append(np.array(hit))
         columns["partly"].append(corruption.is_noisy[rows])
@@ -95,7 +95,7 @@ def measure_words(
         "all_captions": quality(joined["all"], truth),
         "partly_wrong_captions": quality(joined["all"][partly], truth[partly]),
     }
-    for part_name in ("picture", "siblings"):
+    for part_name in ("image", "siblings"):
         values = joined[part_name][partly]
         result[f"partly_wrong_captions, {part_name} alone"] = {
             "average_precision": average_precision(-values, truth[partly]),
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS / "audit_words.json")
     options = parser.parse_args()
-    world = scene_world(
+    world = synthetic_scenes(
         options.scenes, seed=options.seed, size=options.image_size, val=0.0, test=0.0, progress=False
     )
     config = CrossfitConfig(

@@ -1,10 +1,11 @@
-"""What one look of catching costs: p(match) of all labelled pairs, for growing numbers of pairs, in one run.
+"""What one look of detection costs: p(match) of all labelled pairs, for growing numbers of pairs, in one run.
 
-Pooled embeddings are random with planted matches, five captions a picture, two in five of them copies from
-other pictures. Timed are the evidence (score of every labelled pair and of as many wrong ones, agreement of
-captions), what rivals add and the mixture, and, apart from them, the maps that one round of the first look
-learns, and the five best captions for some pictures out of all captions. The aim is a cost that grows with
-the number of pairs, and memory for rematching that does not grow with the number of captions.
+Pooled embeddings are random with planted matches, five captions a image, two in five of them copies from
+other images. Timed are the evidence (score of every labelled pair and of as many wrong ones, agreement of
+captions), what competitors add and the mixture, and, apart from them, the maps that one round of the
+training-free detection learns, and the five best captions for some images out of all captions. The aim is a
+cost that grows with the number of pairs, and memory for rematching that does not grow with the number of
+captions.
 
     python benchmarks/catch_scale.py [--pairs 100000 300000 1000000] [--device cpu]
 """
@@ -25,10 +26,15 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pmpguard.detection.combine import refined_discriminant
-from pmpguard.detection.evidence.competition import rival_part
-from pmpguard.detection.evidence.regression import mapped_part, spread
+from pmpguard.detection.evidence.competition import competition_evidence
+from pmpguard.detection.evidence.regression import regression_evidence, whiten
 from pmpguard.detection.mixture import fit_match_mixture, fit_with_known_rate
-from pmpguard.detection.null_pairs import WrongPairs, agreement_part, draw_wrong, score_part
+from pmpguard.detection.null_pairs import (
+    NullPairs,
+    caption_agreement_evidence,
+    sample_null_pairs,
+    similarity_evidence,
+)
 from pmpguard.detection.rematch import propose_captions, standardised_cosines
 from pmpguard.training.tracking import current_commit, describe_hardware
 
@@ -62,29 +68,29 @@ def timed(work: Callable[[], Result], device: torch.device) -> tuple[float, Resu
 def look(pairs: int, device: torch.device) -> dict[str, Any]:
     captions, images, caption_of, image_of, copied = planted(pairs, device)
 
-    def gather() -> tuple[list[np.ndarray], Any, WrongPairs]:
-        wrong = draw_wrong(caption_of, image_of, seed=0)
-        agreed = agreement_part(captions, caption_of, image_of, wrong)
-        score, statistics = score_part(captions, images, caption_of, image_of, wrong)
+    def gather() -> tuple[list[np.ndarray], Any, NullPairs]:
+        wrong = sample_null_pairs(caption_of, image_of, seed=0)
+        agreed = caption_agreement_evidence(captions, caption_of, image_of, wrong)
+        score, statistics = similarity_evidence(captions, images, caption_of, image_of, wrong)
         sides = [
             np.stack([part.double().cpu().numpy() for part in parts], axis=1)
             for parts in ((score.labelled, agreed.labelled), (score.wrong, agreed.wrong))
         ]
         return sides, statistics, wrong
 
-    evidence_seconds, ((labelled, wrong), statistics, wrong_pairs) = timed(gather, device)
+    evidence_seconds, ((labelled, wrong), statistics, null_pairs) = timed(gather, device)
 
     def judge() -> np.ndarray:
         first = refined_discriminant(labelled, wrong)
         measured = fit_match_mixture(first(labelled), first(wrong), bootstrap=0)
-        rivals = rival_part(
+        competitors = competition_evidence(
             *(torch.from_numpy(each).to(device) for each in (first(labelled), measured.p_match)),
-            caption_of, image_of, (wrong_pairs.captions, wrong_pairs.images), None, 0,
+            caption_of, image_of, (null_pairs.captions, null_pairs.images), None, 0,
         )  # fmt: skip
-        assert rivals is not None
+        assert competitors is not None
         one, other = (
             np.column_stack([given, part.double().cpu().numpy()])
-            for given, part in ((labelled, rivals.labelled), (wrong, rivals.wrong))
+            for given, part in ((labelled, competitors.labelled), (wrong, competitors.wrong))
         )
         combine = refined_discriminant(one, other)
         return fit_with_known_rate(combine(one), combine(other), measured.mismatch_rate)[0].p_match
@@ -92,10 +98,10 @@ def look(pairs: int, device: torch.device) -> dict[str, Any]:
     judging_seconds, p_match = timed(judge, device)
 
     def learn_maps() -> Tensor:
-        features, trust = (spread(captions), spread(images)), torch.from_numpy(p_match).to(device)
-        return mapped_part(*features, caption_of, image_of, wrong_pairs, trust, 0).labelled
+        features, clean_probability = (whiten(captions), whiten(images)), torch.from_numpy(p_match).to(device)
+        return regression_evidence(*features, caption_of, image_of, null_pairs, clean_probability, 0).labelled
 
-    mapping_seconds, mapped = timed(learn_maps, device)
+    mapping_seconds, regression = timed(learn_maps, device)
     asked = torch.arange(min(ASKED, len(images)), device=device)
     everything = torch.arange(len(captions), device=device)
     before = peak_gigabytes(device)
@@ -108,11 +114,11 @@ def look(pairs: int, device: torch.device) -> dict[str, Any]:
         "seconds_per_million_pairs": round((evidence_seconds + judging_seconds) / len(caption_of) * 1e6, 2),
         "mapping_seconds": round(mapping_seconds, 3),
         "mapped_evidence_of_right_over_wrong": float(
-            mapped.cpu()[~copied].mean() - mapped.cpu()[copied].mean()
+            regression.cpu()[~copied].mean() - regression.cpu()[copied].mean()
         ),
         "mean_p_match_of_wrong": float(p_match[copied].mean()),
         "mean_p_match_of_right": float(p_match[~copied].mean()),
-        "rematched_pictures": len(asked),
+        "rematched_images": len(asked),
         "rematch_seconds": round(rematch_seconds, 3),
         "rematch_extra_peak_gigabytes": round(peak_gigabytes(device) - before, 3),
         "rematched_with_own_caption": float((found.partners[:, 0] // CAPTIONS == asked).float().mean()),
@@ -130,7 +136,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--pairs", type=int, nargs="+", default=[100_000, 300_000, 1_000_000])
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "catch_scale.json")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results" / "detection_scale.json"
+    )
     options = parser.parse_args()
     device = torch.device(options.device)
     row = {

@@ -1,4 +1,4 @@
-"""Does PMPGuard beat plain InfoNCE on the embedded world, whatever the seed?
+"""Does PMPGuard beat plain InfoNCE on the synthetic scenes, whatever the seed?
 
 The demo's two trainings for several seeds and mismatch rates. Finished rows are skipped, so an interrupted
 run goes on; rows are collected in benchmarks/results/demo_seeds.jsonl.

@@ -7,7 +7,7 @@ one line of the recipe:
     - {name: wider crops, train: {augmentation: {crop_min: 0.4}}}
     - {name: rematching, rate: 0.8, settings: {rematch: true}}
 
-    python benchmarks/explore.py recipes/rsicd-light.yaml variations.yaml --dataset FOLDER --line pmpguard
+    python benchmarks/explore.py rsicd-light variations.yaml --dataset FOLDER --line pmpguard
 
 Rows go to benchmarks/results/explore.jsonl; variations that stand there with the same settings are skipped.
 """
@@ -29,9 +29,9 @@ import yaml
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.evaluation.evaluate import encode_gallery, evaluate_scores
 from pmpguard.experiments.grid import GridConfig, cell_config, merge, read_grid
-from pmpguard.experiments.run import PreparedDataset, measure_catching, oracle_data, prepare_dataset
+from pmpguard.experiments.run import PreparedDataset, method_detection, oracle_data, prepare_dataset
 from pmpguard.noise.inject import corrupt_pairs
-from pmpguard.training.distillation import SECOND, train_generations
+from pmpguard.training.distillation import SECOND, train_with_distillation
 from pmpguard.training.loop import TrainingData, pick_device
 from pmpguard.training.tracking import current_commit, describe_hardware
 
@@ -53,10 +53,10 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
     device = pick_device(config.device)
     corruption = corrupt_pairs(data.table, rate, seed, level)
     is_noisy = corruption.is_noisy[np.array(data.table.column("split")) == "train"]
-    table, pictures = corruption.table.split("train"), data.pictures["train"]
+    table, pixels = corruption.table.split("train"), data.images["train"]
     known = None
     if chosen.oracle:
-        table, pictures, known = oracle_data(config.method, table, pictures, is_noisy, device)
+        table, pixels, known = oracle_data(config.method, table, pixels, is_noisy, device)
     wrong_shares: list[float] = []
 
     def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:
@@ -64,9 +64,9 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
         return {}
 
     with tempfile.TemporaryDirectory() as folder:
-        trained = train_generations(
+        trained = train_with_distillation(
             config,
-            TrainingData(table, pictures, data.gallery("val"), data.table.fingerprint, known=known),
+            TrainingData(table, pixels, data.gallery("val"), data.table.fingerprint, known=known),
             Path(folder),
             observe=None if chosen.oracle else observe,
         )
@@ -75,22 +75,24 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
     logged = [json.loads(text) for lines in texts for text in lines]
     model, gallery = trained.retriever.to(device).eval(), data.gallery("val")
     captions, images = encode_gallery(model, gallery, 256, device, config.precision)
-    rankings = ["pooled", "S", "pooled+S"] + (["z", "S+z"] if model.config.cross_gated.use else [])
+    rankings = ["pooled", "awareness", "pooled+awareness"] + (
+        ["gated", "awareness+gated"] if model.config.cross_gated.use else []
+    )
     by_ranking = {
         name: evaluate_scores(model.score(captions, images, ranking=name), gallery.table).mr  # type: ignore[arg-type]
         for name in rankings
     }
     # by the model that is kept
-    caught = None if chosen.oracle else measure_catching(trained.method, is_noisy)
+    flagged = None if chosen.oracle else method_detection(trained.method, is_noisy)
     return {
         "val_mr": trained.best_mr,
         "best_epoch": trained.best_epoch,
-        "generation": trained.generation,
+        "model_kept": trained.model_kept,
         "curve": [round(entry["mr"], 2) for entry in logged if entry["kind"] == "validation"],
         "by_ranking": by_ranking,
-        "catch_auroc": None if caught is None else caught.auroc,
+        "detection_auroc": None if flagged is None else flagged.auroc,
         "wrong_share": wrong_shares,  # of all weight, at every look of one model, then of the second
-        "estimated_rate": None if caught is None else caught.estimated_rate,
+        "estimated_rate": None if flagged is None else flagged.estimated_rate,
         "pairs_per_second": round(trained.pairs_per_second),
         "train_seconds": round(trained.seconds, 1),
         "gigabytes": round(torch.cuda.max_memory_allocated() / 1e9, 1) if device.type == "cuda" else None,

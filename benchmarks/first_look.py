@@ -1,4 +1,4 @@
-"""How well wrong captions are told before any training: by captions that agree, look-alikes, maps, rivals.
+"""How well mismatched captions are told before any training, by every kind of evidence.
 
 The verdicts `pmpguard` starts its first epoch with, from pretrained encoders that saw none of the pairs:
 after one round of judging and after five. Nothing is trained; the injected labels are read by the metric
@@ -47,7 +47,7 @@ def main() -> None:
     data = prepare_dataset(experiment, ("train",))
     clean = data.table.split("train")
     method = build_method(config, len(clean), clean.captions).to(device).eval()
-    split = Split.open(clean, data.pictures["train"], method.retriever, config, device)
+    split = Split.open(clean, data.images["train"], method.retriever, config, device)
     with torch.no_grad():
         tokens = split.pooled_tokens(method.retriever, config, device, World())
     number_of = dict(zip(clean.captions, split.tokens.row_of.tolist(), strict=True))
@@ -60,7 +60,7 @@ def main() -> None:
         caption_of = torch.tensor([number_of[caption] for caption in captions], device=device)
         image_of = torch.from_numpy(clean.image_codes).to(device)
         for rounds in (1, 5):
-            settings = replace(method.settings, first_rounds=rounds)
+            settings = replace(method.settings, detection_rounds=rounds)
             judge = type(method)(method.retriever, settings, len(clean)).to(device)
             judge.begin_epoch(
                 TrainingView(

@@ -87,8 +87,10 @@ def loop_scores(words: Tensor, regions: Tensor) -> Tensor:
     words = words.expand(len(regions), -1, -1)  # (I, m, d)
     s = torch.bmm(words, regions.transpose(1, 2))  # (I, m, n)
     negative = (s.amax(-1) - BOUNDARY).clamp(max=0)
-    passes = s > BOUNDARY
-    weights = (SHARPNESS * (s - BOUNDARY)).masked_fill(~passes, -1e9).softmax(-1) * passes
+    clean_oversampling = s > BOUNDARY
+    weights = (SHARPNESS * (s - BOUNDARY)).masked_fill(~clean_oversampling, -1e9).softmax(
+        -1
+    ) * clean_oversampling
     contexts = torch.bmm(weights, regions)  # (I, m, d)
     feature = torch.cosine_similarity(words, contexts, dim=-1)
     leaky = leaky_relu(s, 0.1)

@@ -164,13 +164,13 @@ def agreement(work: Work, score: Score, texts: Encoded, images: Encoded) -> dict
 
     chosen = slice(0, None, work.checked)
     error, captions = compare(texts[chosen], images, 1)
-    other, pictures = compare(texts, images[chosen], 0)
+    other, pixels = compare(texts, images[chosen], 0)
     return {
         "largest_error": max(error, other),
         "captions_with_same_ten_best": captions.double().mean().item(),
         "captions_compared": len(captions),
-        "images_with_same_ten_best": pictures.double().mean().item(),
-        "images_compared": len(pictures),
+        "images_with_same_ten_best": pixels.double().mean().item(),
+        "images_compared": len(pixels),
     }
 
 

@@ -1,8 +1,8 @@
-"""How many scenes of the embedded world one core makes in a second.
+"""How many scenes of the synthetic scenes one core makes in a second.
 
     python benchmarks/scene_speed.py [--count 1000] [--sizes 64 128 224]
 
-Truth, picture and five captions are counted; the best of a few rounds is reported, with all rounds beside it.
+Truth, image and five captions are counted; the best of a few rounds is reported, with all rounds beside it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Searching many pictures on two cores: text queries, the first stage beside FAISS, memory, adding.
+"""Searching many images on two cores: text queries, the first stage beside FAISS, memory, adding.
 
     python benchmarks/search_scale.py [--items 100000] [--threads 2] [--keep FOLDER] [--out FILE.json]
 
@@ -7,7 +7,7 @@ Makes an index of synthetic items below a temporary folder (49 fragments of dime
 process then opens it and answers text queries end to end: encode the text, compare it with all pooled
 vectors, read and re-rank 100 candidates, describe 20 hits. Fragments stay on disk, mapped; they are counted
 apart from the memory the process needs. The same queries are asked again after the files were dropped from
-the page cache. Then the index grows: by embedded items, and by pictures of the embedded world, written as PNG
+the page cache. Then the index grows: by embedded items, and by images of the synthetic scenes, written as PNG
 files, whose embedding and adding are timed apart. `--keep` leaves the index, as FOLDER/index, to
 `serve_load.py --index`.
 Processor time is given beside the clock's: on a busy machine only the former says anything.
@@ -50,10 +50,10 @@ from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.query import Filters, Query
 from pmpguard.search.searcher import Searcher
 from pmpguard.search.sources import open_source
-from pmpguard.synthetic.scenes import scene_world
+from pmpguard.synthetic.scenes import synthetic_scenes
 
 REGIONS, PARTITION = 49, 1000
-PIXELS = 256  # a side of a drawn picture
+PIXELS = 256  # a side of a drawn image
 SHORTLIST, HITS = 100, 20
 LABELS = ("airport", "harbour", "farmland", "forest", "river", "stadium", "parking", "beach")
 WHAT = ("planes", "ships", "houses", "trees", "cars", "storage tanks", "tennis courts", "ponds", "roads")
@@ -220,20 +220,20 @@ def against_faiss(exact: Any, queries: list[Any], vectors: Any, threads: int) ->
     return result
 
 
-def add_pictures(folder: Path, index: Path, model: Path, count: int) -> dict[str, Any]:
-    """Draw pictures, write them as PNG files, embed them and add them to the index, as `index add` does."""
-    pictures = folder / "pictures"
-    pictures.mkdir()
-    for number, image in enumerate(scene_world(count, size=PIXELS).images):
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(pictures / f"scene-{number:06d}.png")
+def add_images(folder: Path, index: Path, model: Path, count: int) -> dict[str, Any]:
+    """Draw images, write them as PNG files, embed them and add them to the index, as `index add` does."""
+    images = folder / "images"
+    images.mkdir()
+    for number, image in enumerate(synthetic_scenes(count, size=PIXELS).images):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(images / f"scene-{number:06d}.png")
     started = time.perf_counter()
-    report = embed_source(open_source(pictures), model, folder / "drawn", progress=False)
+    report = embed_source(open_source(images), model, folder / "drawn", progress=False)
     embedded = time.perf_counter()
     change = add_to_index(index, folder / "drawn")
     added = time.perf_counter()
-    assert report.pictures == change.added == count and not report.problems
+    assert report.images == change.added == count and not report.problems
     return {
-        "pictures": count,
+        "images": count,
         "pixels_a_side": PIXELS,
         "embed_seconds": round(embedded - started, 2),
         "add_seconds": round(added - embedded, 2),
@@ -252,7 +252,7 @@ def workplace(keep: Path | None, parent: Path | None) -> Iterator[Path]:
         raise SystemExit(f"{keep} is not empty: choose another folder")
     keep.mkdir(parents=True, exist_ok=True)
     yield keep
-    for name in ("emb", "more", "drawn", "pictures", "model"):  # the index has its own copies
+    for name in ("emb", "more", "drawn", "images", "model"):  # the index has its own copies
         shutil.rmtree(keep / name)
 
 
@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--added", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--pictures", type=int, default=1000, help="to embed and add")
+    parser.add_argument("--images", type=int, default=1000, help="to embed and add")
     parser.add_argument("--keep", type=Path, help="a new folder for the index, which then stays")
     parser.add_argument("--folder", type=Path, help="where to make the index; a temporary folder by default")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "search_scale.json")
@@ -298,7 +298,7 @@ def main() -> None:
         started = time.perf_counter()
         add_to_index(folder / "index", folder / "more")
         add_seconds = time.perf_counter() - started
-        drawn = add_pictures(folder, folder / "index", model, options.pictures)
+        drawn = add_images(folder, folder / "index", model, options.images)
     measured = json.loads(done.stdout)
     measured["text_query_fragments_not_in_memory_ms"] = json.loads(cold.stdout)
     row = {
@@ -312,7 +312,7 @@ def main() -> None:
         "build_index_seconds": round(build_seconds, 2),
         "add_embedded_items": options.added,
         "add_seconds": round(add_seconds, 2),
-        "add_pictures": drawn,
+        "add_images": drawn,
         "aim": "text query under 150 ms at p95, under 1500 MB of own memory",
         "met": measured["text_query_ms"]["p95"] < 150 and measured["memory_mb_after_queries"]["own"] < 1500,
         "threads": options.threads,

@@ -2,9 +2,9 @@
 
     python benchmarks/search_shortlist.py --model RUN/model --dataset DATA [--split test] [--out FILE.json]
 
-For every caption all pictures of the split are ranked by the model's fine score and by the cosine of pooled
-vectors. Of the K nearest by cosine it counts how often they hold the caption's own picture, the exhaustive
-best picture, and which share of the exhaustive ten best; and it gives the recalls of the two stages beside
+For every caption all images of the split are ranked by the model's fine score and by the cosine of pooled
+vectors. Of the K nearest by cosine it counts how often they hold the caption's own image, the exhaustive
+best image, and which share of the exhaustive ten best; and it gives the recalls of the two stages beside
 the exhaustive ones. It also says how far half precision, on disk, moves the answers.
 """
 
@@ -21,7 +21,7 @@ from pair_table_scale import commit, hardware
 from torch import Tensor
 
 from pmpguard.data.formats import read_pairs
-from pmpguard.data.images.sources import open_pictures
+from pmpguard.data.images.sources import open_images
 from pmpguard.evaluation.evaluate import Gallery, encode_gallery
 from pmpguard.experiments.run import SCENES, ExperimentConfig, prepare_dataset
 from pmpguard.models.retriever import Retriever
@@ -39,7 +39,7 @@ def shortlist_row(pooled: Tensor, fine: Tensor, own: Tensor, size: int) -> dict[
     best = fine.topk(min(BEST, fine.shape[1]), dim=1).indices  # (T, 10)
     staged = fine.masked_fill(~chosen, -torch.inf)
     row = {
-        "holds_own_picture": percent(chosen.gather(1, own[:, None])[:, 0]),
+        "holds_own_image": percent(chosen.gather(1, own[:, None])[:, 0]),
         "holds_exhaustive_best": percent(chosen.gather(1, best[:, :1])[:, 0]),
         "share_of_exhaustive_ten_best": percent(chosen.gather(1, best)),
     }
@@ -47,7 +47,7 @@ def shortlist_row(pooled: Tensor, fine: Tensor, own: Tensor, size: int) -> dict[
 
 
 def rank_of(scores: Tensor, own: Tensor) -> Tensor:
-    """(T,) how many pictures score higher than the caption's own; past the end when it is not in the list."""
+    """(T,) how many images score higher than the caption's own; past the end when it is not in the list."""
     score = scores.gather(1, own[:, None])
     ranks = (scores > score).sum(1)
     return torch.where(torch.isneginf(score[:, 0]), scores.shape[1], ranks)
@@ -82,10 +82,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--dataset", default=SCENES, help="a dataset, or the embedded world")
+    parser.add_argument("--dataset", default=SCENES, help="a dataset, or the synthetic scenes")
     parser.add_argument("--images", type=Path)
     parser.add_argument("--split", default="test")
-    parser.add_argument("--scenes", type=int, default=2000, help="of the embedded world")
+    parser.add_argument("--scenes", type=int, default=2000, help="of the synthetic scenes")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--out", type=Path, default=Path(__file__).parent / "results" / "search_shortlist.json"
@@ -100,7 +100,7 @@ def main() -> None:
         gallery = prepare_dataset(settings, (options.split,)).gallery(options.split)
     else:
         table = read_pairs(Path(options.dataset), images=options.images).split(options.split)
-        gallery = Gallery(table, open_pictures(table, retriever.config.image_size, torch.device("cpu")))
+        gallery = Gallery(table, open_images(table, retriever.config.image_size, torch.device("cpu")))
     texts, images = encode_gallery(retriever, gallery, 64, torch.device("cpu"))
     pooled = texts.pooled @ images.pooled.T  # (T, I)
     fine = retriever.score(texts, images)  # (T, I)

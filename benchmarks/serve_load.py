@@ -116,7 +116,7 @@ async def load(address: str, clients: int, seconds: float) -> dict[str, Any]:
 
 
 async def item_count(address: str) -> int:
-    """How many pictures the server searches, as it says itself."""
+    """How many images the server searches, as it says itself."""
     client = Client(address)
     _, body = await client.get("/info")
     client.close()

@@ -1,9 +1,9 @@
 """What a training step costs with each method, next to plain InfoNCE on the same encoders, in one run.
 
-Pictures and captions are made up: 224 pixels held on the device, one caption of about eleven words each. A
+Images and captions are made up: 224 pixels held on the device, one caption of about eleven words each. A
 step is the one training takes (encode, lose, differentiate, clip, AdamW, averaged weights), replayed from a
 CUDA graph: milliseconds on the device, without and with the feeding of its batch. `five_captions` is a step
-of 640 captions, five of each picture, as RSICD has them. Peak memory is that of a step of a larger batch
+of 640 captions, five of each image, as RSICD has them. Peak memory is that of a step of a larger batch
 without graphs, and what it takes above InfoNCE's. The kernels that take the most time are listed for InfoNCE
 and PMPGuard.
 
@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from gpu_timing import DEVICE, once, wait
 
-from pmpguard.data.images.sources import ResidentPictures
+from pmpguard.data.images.sources import ImagesInMemory
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ModelError
 from pmpguard.methods.method import Method
@@ -46,7 +46,7 @@ from pmpguard.training.batch_sampler import PairSampler
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World
 from pmpguard.training.ema import AveragedWeights
-from pmpguard.training.loader import Feeder, StepTensors, TokenTable
+from pmpguard.training.loader import BatchLoader, DeviceBatch, TokenTable
 from pmpguard.training.loop import build_method, build_optimiser
 from pmpguard.training.step import StepRunner, captures
 from pmpguard.training.tracking import current_commit, describe_hardware
@@ -73,17 +73,17 @@ MINILM = {
 
 
 def made_up_pairs(count: int, seed: int) -> PairTable:
-    """One caption a picture, of 11 words give or take 4."""
+    """One caption a image, of 11 words give or take 4."""
     draw = np.random.default_rng(seed)
     lengths = np.clip(np.rint(draw.normal(11, 4, count)), 3, 24).astype(int)
     captions = [" ".join(draw.choice(VOCABULARY.split(), length)) for length in lengths]
     return PairTable.from_columns({"image": [f"{row}.png" for row in range(count)], "caption": captions})
 
 
-def five_captions(pictures: int, seed: int) -> PairTable:
-    """Five captions a picture, half of them of 8 to 13 words, a few of up to 30."""
+def five_captions(images: int, seed: int) -> PairTable:
+    """Five captions a image, half of them of 8 to 13 words, a few of up to 30."""
     draw = np.random.default_rng(seed)
-    lengths = np.clip(np.rint(np.exp(draw.normal(2.33, 0.3, CAPTIONS_PER_IMAGE * pictures))), 4, 30)
+    lengths = np.clip(np.rint(np.exp(draw.normal(2.33, 0.3, CAPTIONS_PER_IMAGE * images))), 4, 30)
     lengths[::499] = 30
     captions = [" ".join(draw.choice(VOCABULARY.split(), int(length))) for length in lengths]
     names = [f"{row // CAPTIONS_PER_IMAGE}.png" for row in range(len(captions))]
@@ -98,7 +98,7 @@ def start_method(config: TrainConfig, table: PairTable) -> tuple[Method, bool]:
         kind = find_method(config.method)
         settings = kind.read_settings(config.preset, config.settings)
         torch.manual_seed(config.seed)
-        return kind(untrained(kind.shape(config.model, settings), table), settings, len(table)), False
+        return kind(untrained(kind.model_config(config.model, settings), table), settings, len(table)), False
 
 
 def untrained(config: RetrieverConfig, table: PairTable) -> Retriever:
@@ -112,7 +112,7 @@ def untrained(config: RetrieverConfig, table: PairTable) -> Retriever:
 class Bench:
     """A method with everything a step needs, built as `train` builds it."""
 
-    def __init__(self, config: TrainConfig, table: PairTable, pictures: ResidentPictures) -> None:
+    def __init__(self, config: TrainConfig, table: PairTable, images: ImagesInMemory) -> None:
         method, self.pretrained = start_method(config, table)
         method = method.to(DEVICE)
         if DEVICE.type == "cuda":
@@ -124,26 +124,26 @@ class Bench:
             captions_per_image=config.captions_per_image,
         )  # fmt: skip
         tokens = TokenTable.of(table, method.retriever, DEVICE)
-        self.feeder = Feeder(
-            table, pictures, tokens, sampler, config.augmentation, 0, DEVICE, World(),
+        self.loader = BatchLoader(
+            table, images, tokens, sampler, config.augmentation, 0, DEVICE, World(),
             same_shapes=captures(config, DEVICE, World()),
         )  # fmt: skip
         self.runner = StepRunner(method, optimiser, averaged, config, DEVICE, World())
         method.train()
 
-    def run(self, batches: list[StepTensors], steps: int) -> None:
+    def run(self, batches: list[DeviceBatch], steps: int) -> None:
         for number, batch in zip(range(steps), cycle(batches), strict=False):
             self.runner.step([batch], EPOCH, number, 1.0)
 
     def run_and_feed(self) -> None:
         """One epoch."""
-        for number, batch in enumerate(self.feeder.batches(EPOCH, 0)):
+        for number, batch in enumerate(self.loader.batches(EPOCH, 0)):
             self.runner.step([batch], EPOCH, number, 1.0)
 
 
 def speed_row(bench: Bench, steps: int) -> dict[str, Any]:
     """Medians are of three runs of `steps` steps."""
-    batches = list(bench.feeder.batches(EPOCH, 0))
+    batches = list(bench.loader.batches(EPOCH, 0))
     started = time.perf_counter()
     bench.run(batches, 4)  # compiles, captures
     wait()
@@ -159,9 +159,9 @@ def speed_row(bench: Bench, steps: int) -> dict[str, Any]:
         "fastest_and_slowest": [alone[0], alone[2]],
         "pairs_per_second": pairs / alone[1] * 1000,
         "milliseconds_with_feeding": fed[1],
-        "graphs": sum(graph is not None for graph in bench.runner.graphs.values()),
+        "cuda_graphs": sum(graph is not None for graph in bench.runner.cuda_graphs.values()),
         "pairs": pairs,
-        "pictures": len(batches[0].image_keys),
+        "images": len(batches[0].image_keys),
         "longest_caption": longest,
         "longer_than": batches[0].longer_than,
         "warm_up_seconds": warm_up,
@@ -174,7 +174,7 @@ def slowest_kernels(bench: Bench, steps: int = 3, most: int = 25) -> list[dict[s
     """Milliseconds per step of what the device does."""
     from torch.profiler import ProfilerActivity, profile
 
-    batches = list(bench.feeder.batches(EPOCH, 0))
+    batches = list(bench.loader.batches(EPOCH, 0))
     activity = ProfilerActivity.CUDA if DEVICE.type == "cuda" else ProfilerActivity.CPU
     with profile(activities=[activity]) as seen:
         bench.run(batches, steps)
@@ -194,10 +194,10 @@ def slowest_kernels(bench: Bench, steps: int = 3, most: int = 25) -> list[dict[s
     return [total, *rows[:most]]
 
 
-def memory_row(config: TrainConfig, table: PairTable, pictures: ResidentPictures) -> dict[str, float]:
-    """Peak of the third step; weights, moments, the batch and all pictures included."""
-    bench = Bench(config, table, pictures)
-    batches = list(bench.feeder.batches(EPOCH, 0))[:1]
+def memory_row(config: TrainConfig, table: PairTable, images: ImagesInMemory) -> dict[str, float]:
+    """Peak of the third step; weights, moments, the batch and all images included."""
+    bench = Bench(config, table, images)
+    batches = list(bench.loader.batches(EPOCH, 0))[:1]
     bench.run(batches, 2)
     wait()
     if DEVICE.type != "cuda":
@@ -228,12 +228,12 @@ def main() -> None:
         model = RetrieverConfig(dim=32, image_size=32)
         options.batch, options.memory_batch, options.five_batch, options.steps = 8, 16, 20, 2
     table = made_up_pairs(max(4 * options.batch, 2 * options.memory_batch), 0)
-    several = five_captions(4 * options.five_batch // CAPTIONS_PER_IMAGE, 1)  # fewer pictures than `table`
+    several = five_captions(4 * options.five_batch // CAPTIONS_PER_IMAGE, 1)  # fewer images than `table`
     size = model.image_size
     generator = torch.Generator(DEVICE).manual_seed(0)
     drawn = torch.randint(0, 256, (len(table), 3, size, size), dtype=torch.uint8, device=DEVICE,
                           generator=generator)  # fmt: skip
-    pictures = ResidentPictures(drawn, DEVICE)
+    images = ImagesInMemory(drawn, DEVICE)
     base = TrainConfig(model=model, batch_size=options.batch, precision="bf16", ema=0.99)
     row: dict[str, Any] = {
         "batch": options.batch, "memory_batch": options.memory_batch, "five_batch": options.five_batch,
@@ -271,7 +271,7 @@ def main() -> None:
     for name in options.methods:
 
         def timed(name: str = name) -> dict[str, Any]:
-            bench = Bench(config_of(name), table, pictures)
+            bench = Bench(config_of(name), table, images)
             found = speed_row(bench, options.steps)
             if name in PROFILED:
                 add(name, "kernels", partial(slowest_kernels, bench))
@@ -285,7 +285,7 @@ def main() -> None:
             config = replace(
                 config_of(name), batch_size=options.five_batch, captions_per_image=CAPTIONS_PER_IMAGE
             )
-            bench = Bench(config, several, pictures)
+            bench = Bench(config, several, images)
             found = speed_row(bench, options.steps)
             add(name, "five_captions_kernels", partial(slowest_kernels, bench))
             return found
@@ -293,8 +293,8 @@ def main() -> None:
         add(name, "five_captions", timed_with_five)
         forget()
     for name in (name for name in PROFILED if name in options.methods):
-        config = replace(config_of(name), batch_size=options.memory_batch, graphs=False)
-        add(name, "memory", partial(memory_row, config, table, pictures))
+        config = replace(config_of(name), batch_size=options.memory_batch, cuda_graphs=False)
+        add(name, "memory", partial(memory_row, config, table, images))
         forget()
     for name, parts in row["methods"].items():
         for part in ("kernels", "five_captions_kernels"):

@@ -1,10 +1,10 @@
-"""Training on a CPU: awareness attention with gradients, and reading pictures, against the plain way.
+"""Training on a CPU: awareness attention with gradients, and reading images, against the plain way.
 
     python benchmarks/training_cpu.py --threads 2
 
 Awareness: scores of a batch and their gradients by words and regions, block by block (packed) against torch's
-own differentiation of the plain version. Pictures: what `light` encoders make of a batch without gradients, a
-few pictures per core against the whole batch at once. The sides alternate; the ratio is the median over
+own differentiation of the plain version. Images: what `light` encoders make of a batch without gradients, a
+few images per core against the whole batch at once. The sides alternate; the ratio is the median over
 repetitions of wall seconds, and of processor seconds.
 """
 
@@ -39,12 +39,12 @@ def compared(fast: list[Took], slow: list[Took]) -> dict[str, Any]:
 
 def awareness_row(images: int, captions_per_image: int, repeats: int, seed: int) -> dict[str, Any]:
     """Forward and backward of a batch of all captions with all images."""
-    texts, pictures = planted(images, seed)
+    texts, pixels = planted(images, seed)
     texts = texts[: images * captions_per_image]
     incoming = torch.randn(len(texts), images, generator=torch.Generator().manual_seed(seed))
 
     def gradients(packed: bool) -> tuple[Tensor, Tensor]:
-        words, regions = (part.fragments.clone().requires_grad_() for part in (texts, pictures))
+        words, regions = (part.fragments.clone().requires_grad_() for part in (texts, pixels))
         score = packed_awareness_with_gradient if packed else awareness_scores
         score(words, texts.mask, regions, BOUNDARY).backward(incoming)
         assert words.grad is not None and regions.grad is not None
@@ -67,7 +67,7 @@ def awareness_row(images: int, captions_per_image: int, repeats: int, seed: int)
 
 @torch.no_grad()
 def reading_row(name: str, batch: int, repeats: int) -> dict[str, Any]:
-    """One batch of pictures of 224 pixels."""
+    """One batch of images of 224 pixels."""
     encoder = pretrained_image_encoder(name, 256, 224).eval()
     pixels = torch.randint(0, 256, (batch, 3, 224, 224), dtype=torch.uint8)
     normalised = encoder.normalise(pixels)
@@ -94,7 +94,7 @@ def main() -> None:
     encoders = ("mobilenet-v2", "efficientnet-lite0")
     row = {
         "awareness": awareness_row(32, 5, options.repeats, options.seed),
-        "pictures": {name: reading_row(name, 64, options.repeats) for name in encoders},
+        "images": {name: reading_row(name, 64, options.repeats) for name in encoders},
         "regions": 49,
         "dim": 512,
         "seed": options.seed,

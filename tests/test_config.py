@@ -93,9 +93,9 @@ def test_any_settings_survive_json(settings):
     ],
 )
 def test_wrong_settings_are_named(change, message):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as flagged:
         from_dict(Outer, {"count": 1, **change})
-    assert str(caught.value).startswith(message)
+    assert str(flagged.value).startswith(message)
 
 
 def test_a_missing_setting_is_named():

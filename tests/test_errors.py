@@ -20,9 +20,9 @@ def test_every_error_is_ours_and_shows_its_fix():
 
 def test_require_gives_the_module_or_names_the_extra():
     assert errors.require("json.decoder", "plots") is sys.modules["json.decoder"]
-    with pytest.raises(errors.MissingExtraError) as caught:
+    with pytest.raises(errors.MissingExtraError) as flagged:
         errors.require("no_such_package.inner", "ann")
-    assert str(caught.value) == (
+    assert str(flagged.value) == (
         "this needs the package 'no_such_package', which is not installed\nFix: pip install 'pmpguard[ann]'"
     )
 

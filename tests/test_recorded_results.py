@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pmpguard.experiments.paper_reference import find_printed
+from pmpguard.experiments.paper_reference import find_paper_row
 from pmpguard.methods.registry import find_method
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -57,7 +57,7 @@ def test_on_rsicd_catching_keeps_retrieval_above_the_papers_rows_and_all_others_
     others = {row["method"] for row in rows} - {"pmpguard", "pmpguard, one model", "oracle"}
     usual = {"infonce", "vse", "naaf", "ccl", "ccl tuned at 0.8", "l2rm", "bicro", "decl", "rrsitr"}
     assert others >= usual | {"harma", "pir"}
-    printed = {line.rate: line.mr for line in find_printed(1, "RSICD") if line.method == "PMPGuard"}
+    printed = {line.rate: line.mr for line in find_paper_row(1, "RSICD") if line.method == "PMPGuard"}
     assert set(printed) == {0.0, 0.2, 0.4, 0.6, 0.8}
     for rate, mr in printed.items():
         found = {
@@ -74,8 +74,8 @@ def test_on_rsicd_catching_keeps_retrieval_above_the_papers_rows_and_all_others_
             else:
                 assert not theirs or mean(ours) > mean(theirs) + 2 * spread, (rate, name)
         for metrics in found["pmpguard"]:
-            assert abs(metrics["catch_estimated_rate"] - rate) < 0.03, rate
-            assert not rate or metrics["catch_auroc"] > (0.985 if rate < 0.8 else 0.97)
+            assert abs(metrics["detection_estimated_rate"] - rate) < 0.03, rate
+            assert not rate or metrics["detection_auroc"] > (0.985 if rate < 0.8 else 0.97)
 
 
 def seeds_of(name: str, level: str = "caption") -> dict[tuple[str, float], list[dict[str, Any]]]:
@@ -120,18 +120,18 @@ def test_a_model_taught_by_a_first_one_is_better_with_most_captions_wrong() -> N
     for measure in ("val_mr", "mr"):
         assert min(each[measure] for each in taught) > max(each[measure] for each in alone), measure
     for each in taught:
-        assert each["generation"] == 2 and each["catch_auroc"] > 0.988
-        assert abs(each["catch_estimated_rate"] - 0.8) < 0.02
+        assert each["model_kept"] == 2 and each["detection_auroc"] > 0.988
+        assert abs(each["detection_estimated_rate"] - 0.8) < 0.02
 
 
-def test_whole_exchanged_pictures_are_caught_on_rsicd() -> None:
+def test_whole_exchanged_images_are_caught_on_rsicd() -> None:
     found = seeds_of("rsicd-light", "image")
     for rate, auroc, off in ((0.4, 0.98, 0.03), (0.8, 0.96, 0.045)):  # one of three is 0.044 low at 0.8
         ours, plain = (found[name, rate] for name in ("pmpguard", "infonce"))
         assert len(ours) == len(plain) == 3
         assert min(each["mr"] for each in ours) > max(each["mr"] for each in plain) + 5
         for each in ours:
-            assert each["catch_auroc"] > auroc and abs(each["catch_estimated_rate"] - rate) < off
+            assert each["detection_auroc"] > auroc and abs(each["detection_estimated_rate"] - rate) < off
 
 
 @pytest.mark.parametrize("name,wrong", [("ucm", 35), ("rsicd", 12)])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 
-def sent(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
+def to_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
     """A copy on the device (or the values themselves, where they are there already).
 
     CUDA copies ordinary memory only after all work given to the device before is done, so a loop that sends

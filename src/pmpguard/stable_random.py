@@ -14,7 +14,7 @@ import numpy as np
 from pmpguard.errors import ConfigError
 
 
-class Draws:
+class StableRandom:
     """A stream of draws named by its purpose and non-negative numbers, such as a seed and an epoch.
 
     The purpose keeps streams apart that have the same seed: if noise and batches shared one, the pairs chosen

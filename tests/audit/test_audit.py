@@ -1,4 +1,4 @@
-"""Whole audits: by embeddings with planted wrong pairs, by a model, by judges of its own; bad input."""
+"""Whole audits: by embeddings with planted mismatched pairs, by a model, by judges of its own; bad input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pmpguard.errors import ConfigError, DataError, ModelError
 from pmpguard.models.config import preset
 from pmpguard.models.retriever import Retriever
 from pmpguard.noise.inject import corrupt_pairs
-from pmpguard.synthetic.scenes import scene_world, write_world
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 QUICK = CrossfitConfig(folds=2, encoders="tiny", image_size=32, epochs=2, device="cpu")
 
@@ -38,7 +38,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
-    return write_world(scene_world(24, size=32), tmp_path_factory.mktemp("scenes") / "world")
+    return write_world(synthetic_scenes(24, size=32), tmp_path_factory.mktemp("scenes") / "world")
 
 
 def test_planted_wrong_pairs_are_found_by_embeddings(tmp_path):
@@ -56,7 +56,7 @@ def test_planted_wrong_pairs_are_found_by_embeddings(tmp_path):
     flagged = [row for row in outcome.rows if row.flag]
     assert all(row.proposals and not row.words for row in flagged)
     right = [own_of[row.proposals[0].source_pair] == int(row.image[7:-4]) for row in flagged]
-    assert np.mean(right) > 0.5  # a caption that really describes the picture, where one is left
+    assert np.mean(right) > 0.5  # a caption that really describes the image, where one is left
     assert outcome.page.is_file() and outcome.unjudged == {}
     assert outcome.summary.duplicate_images is None and outcome.summary.unreadable is None  # not looked at
     assert read_issues(tmp_path / "out/issues.parquet")[0].rank == 1
@@ -70,7 +70,9 @@ def test_pairs_without_an_embedding_are_left_out_and_counted(tmp_path):
     renamed = table.with_column("caption", ["unknown to the embeddings", *table.captions[1:]])
     outcome = audit_dataset(renamed, tmp_path / "out", embeddings=tmp_path / "emb")
     assert outcome.unjudged == {"without an embedding": 1}
-    assert outcome.summary.pairs == 239 and any("not judged" in said for said in outcome.summary.warnings)
+    assert outcome.summary.pairs == 239 and any(
+        "not judged" in neighbour_text for neighbour_text in outcome.summary.warnings
+    )
 
 
 def test_a_model_judges_directly(tmp_path, scenes, model):
@@ -88,7 +90,7 @@ def test_a_model_judges_directly(tmp_path, scenes, model):
         "mapped",
         "said",
         "shown",
-        "rivals",
+        "competitors",
     }
     for row in outcome.rows:
         for word in row.words:
@@ -99,7 +101,7 @@ def test_a_model_judges_directly(tmp_path, scenes, model):
 
 @pytest.mark.skipif(not has_weights(), reason="needs the extra 'weights'")
 def test_a_quick_audit_trains_nothing_and_finds_wrong_captions(tmp_path):
-    table = write_world(scene_world(100, size=96), tmp_path / "world")
+    table = write_world(synthetic_scenes(100, size=96), tmp_path / "world")
     dirty = corrupt_pairs(table, 0.375, 0)
     config = AuditConfig(bootstrap=5, quick=True, crossfit=CrossfitConfig(image_size=96, device="cpu"))
     outcome = audit_dataset(dirty.table, tmp_path / "out", config)
@@ -127,7 +129,10 @@ def test_judges_are_trained_for_every_fold_and_not_again(tmp_path, scenes):
     first = audit_dataset(scenes, tmp_path / "out", config)
     assert first.summary.model == "2 models trained on the dataset itself, tiny + tiny"
     assert len(first.rows) == len(scenes)
-    assert any("trained from scratch on this dataset's 24 images" in said for said in first.summary.warnings)
+    assert any(
+        "trained from scratch on this dataset's 24 images" in neighbour_text
+        for neighbour_text in first.summary.warnings
+    )
     weights = [tmp_path / f"out/folds/fold-{fold}/model/model.safetensors" for fold in (1, 2)]
     written = [path.stat().st_mtime_ns for path in weights]
     again = audit_dataset(scenes, tmp_path / "out", config)
@@ -140,7 +145,7 @@ def test_judges_are_trained_for_every_fold_and_not_again(tmp_path, scenes):
 @pytest.mark.slow
 @pytest.mark.skipif(not has_weights(), reason="needs the extra 'weights'")
 def test_judges_trained_on_the_dataset_find_its_wrong_captions(tmp_path):
-    table = write_world(scene_world(150, size=96), tmp_path / "world")
+    table = write_world(synthetic_scenes(150, size=96), tmp_path / "world")
     dirty = corrupt_pairs(table, 0.375, 0)  # of the training captions: 30 % of all
     assert dirty.is_noisy.mean() == pytest.approx(0.3, abs=0.01)
     crossfit = CrossfitConfig(folds=2, encoders="light", image_size=96, epochs=4, device="cpu")
@@ -177,9 +182,9 @@ def test_a_report_with_a_summary_is_whole(tmp_path, scenes, model, monkeypatch):
     assert (out / "summary.json").read_bytes() == earlier
 
 
-def test_a_wrong_model_is_told_before_pictures_are_looked_at(tmp_path, scenes, monkeypatch):
+def test_a_wrong_model_is_told_before_images_are_looked_at(tmp_path, scenes, monkeypatch):
     def look(*_):
-        raise AssertionError("looked at pictures")
+        raise AssertionError("looked at images")
 
     monkeypatch.setattr(whole_audit, "look", look)
     with pytest.raises(ModelError, match="typo"):
@@ -190,15 +195,18 @@ def test_a_wrong_model_is_told_before_pictures_are_looked_at(tmp_path, scenes, m
 # ------------------------------------------------------------------------------------------------- bad input
 
 
-def test_missing_and_damaged_pictures_are_left_out(tmp_path, model):
-    table = write_world(scene_world(12, size=32), tmp_path / "world")
+def test_missing_and_damaged_images_are_left_out(tmp_path, model):
+    table = write_world(synthetic_scenes(12, size=32), tmp_path / "world")
     (table.root / "scene-000003.png").unlink()
-    (table.root / "scene-000005.png").write_bytes(b"no picture")
+    (table.root / "scene-000005.png").write_bytes(b"no image")
     outcome = audit_dataset(table, tmp_path / "out", model=model)
     assert outcome.summary.unreadable == ("scene-000003.png", "scene-000005.png")
     assert outcome.unjudged == {"with an image that cannot be read": 10}
     assert outcome.summary.pairs == 50 and len(read_issues(tmp_path / "out/issues.parquet")) == 50
-    assert any("10 pairs with an image that cannot be read" in said for said in outcome.summary.warnings)
+    assert any(
+        "10 pairs with an image that cannot be read" in neighbour_text
+        for neighbour_text in outcome.summary.warnings
+    )
 
 
 def test_blank_captions_are_left_out(tmp_path, scenes, model):
@@ -208,7 +216,7 @@ def test_blank_captions_are_left_out(tmp_path, scenes, model):
 
 
 def test_copies_and_repeated_pairs_are_counted(tmp_path, model):
-    table = write_world(scene_world(12, size=32), tmp_path / "world")
+    table = write_world(synthetic_scenes(12, size=32), tmp_path / "world")
     (table.root / "scene-000004.png").write_bytes((table.root / "scene-000001.png").read_bytes())
     repeated = table.with_column("caption", [table.captions[1], *table.captions[1:]])
     outcome = audit_dataset(repeated, tmp_path / "out", model=model)
@@ -218,19 +226,25 @@ def test_copies_and_repeated_pairs_are_counted(tmp_path, model):
 def test_one_caption_an_image_is_said(tmp_path, scenes, model):
     single = scenes.take(scenes.first_rows)
     outcome = audit_dataset(single, tmp_path / "out", model=model)
-    assert any("one caption" in said for said in outcome.summary.warnings)
+    assert any("one caption" in neighbour_text for neighbour_text in outcome.summary.warnings)
     assert "agreement" not in outcome.rows[0].evidence
 
 
-@pytest.mark.parametrize("change", ["one image", "equal captions", "no pictures"])
+@pytest.mark.parametrize("change", ["one image", "equal captions", "no images"])
 def test_what_cannot_be_judged_is_said(tmp_path, scenes, model, change):
     if change == "one image":
-        table, said = scenes.take(np.arange(5)), "1 image and 5 different captions: nothing can be judged"
+        table, neighbour_text = (
+            scenes.take(np.arange(5)),
+            "1 image and 5 different captions: nothing can be judged",
+        )
     elif change == "equal captions":
-        table, said = scenes.with_column("caption", ["a pond"] * len(scenes)), "1 different caption: nothing"
+        table, neighbour_text = (
+            scenes.with_column("caption", ["a pond"] * len(scenes)),
+            "1 different caption: nothing",
+        )
     else:
-        table, said = PairTable(scenes.arrow, tmp_path / "nowhere", "scenes"), "0 can be looked at"
-    with pytest.raises(DataError, match=said):
+        table, neighbour_text = PairTable(scenes.arrow, tmp_path / "nowhere", "scenes"), "0 can be looked at"
+    with pytest.raises(DataError, match=neighbour_text):
         audit_dataset(table, tmp_path / "out", model=model)
 
 
@@ -243,7 +257,9 @@ def test_captions_in_another_script(tmp_path, scenes, model):
     words = ["река", "мост", "лес", "поле", "дорога"]
     foreign = [f"{words[row % 5]} {words[row // 5 % 5]} {row}" for row in range(len(scenes))]
     outcome = audit_dataset(scenes.with_column("caption", foreign), tmp_path / "out", model=model)
-    assert any("unknown to the judge's text encoder" in said for said in outcome.summary.warnings)
+    assert any(
+        "unknown to the judge's text encoder" in neighbour_text for neighbour_text in outcome.summary.warnings
+    )
     assert len(outcome.rows) == len(scenes)
 
 
@@ -251,12 +267,12 @@ def test_letters_the_text_encoder_may_not_read(scenes, monkeypatch):
     monkeypatch.setattr(whole_audit, "unknown_words", lambda *_: 0.0)
     russian = scenes.with_column("caption", [f"река {row}" for row in range(len(scenes))])
 
-    def said(text, table):
+    def neighbour_text(text, table):
         return language_warnings(SimpleNamespace(config=SimpleNamespace(text=text)), table)
 
-    (warning,) = said("minilm-l6", russian)
+    (warning,) = neighbour_text("minilm-l6", russian)
     assert "not Latin, and minilm-l6 may not read them: use a multilingual model" in warning
-    assert said("minilm-l6", scenes) == said("tiny", russian) == []
+    assert neighbour_text("minilm-l6", scenes) == neighbour_text("tiny", russian) == []
 
 
 def test_contradicting_wishes(tmp_path, scenes, model):
@@ -278,5 +294,5 @@ def test_everything_wrong_is_said(tmp_path):
         read_clip_embeddings(tmp_path / "emb").table, tmp_path / "out", embeddings=tmp_path / "emb"
     )
     assert outcome.summary.mismatch_rate > 0.85
-    assert any("most captions are wrong" in said for said in outcome.summary.warnings)
+    assert any("most captions are wrong" in neighbour_text for neighbour_text in outcome.summary.warnings)
     assert json.loads((tmp_path / "out/summary.json").read_text())["flagged"] > 600

@@ -1,4 +1,4 @@
-"""Judges trained fold by fold: pictures read once, folds continued after Ctrl-C or begun anew."""
+"""Judges trained fold by fold: images read once, folds continued after Ctrl-C or begun anew."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError
 from pmpguard.models.config import preset
 from pmpguard.models.encoders.image import EncoderOptions
-from pmpguard.synthetic.scenes import scene_world, write_world
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 from pmpguard.training import loop
 
 QUICK = CrossfitConfig(folds=2, encoders="tiny", image_size=32, epochs=2, device="cpu")
@@ -27,13 +27,13 @@ QUICK = CrossfitConfig(folds=2, encoders="tiny", image_size=32, epochs=2, device
 
 @pytest.fixture(scope="module")
 def scenes(tmp_path_factory):
-    return write_world(scene_world(24, size=32), tmp_path_factory.mktemp("scenes") / "world")
+    return write_world(synthetic_scenes(24, size=32), tmp_path_factory.mktemp("scenes") / "world")
 
 
 def judge(table, out, config):
-    """Vectors of every judge's pictures, after all folds."""
+    """Vectors of every judge's images, after all folds."""
     return [
-        judged_by_model(one.retriever, table, one.rows, one.pictures).images
+        judged_by_model(one.retriever, table, one.rows, one.images).images
         for one in fold_judges(table, out, config)
     ]
 
@@ -45,9 +45,9 @@ def test_no_judge_has_seen_what_it_judges(tmp_path, scenes):
         images = set(scenes.image_codes[one.rows].tolist())
         assert not images & {0, 7, 9} or {0, 7, 9} <= images
         part = scenes.take(one.rows)
-        shown = next(one.pictures.batches([np.arange(len(one.pictures))]))
-        expected = crossfit.open_pictures(part, 32, torch.device("cpu")).pixels
-        assert torch.equal(shown, expected)
+        neighbour_image = next(one.images.batches([np.arange(len(one.images))]))
+        expected = crossfit.open_images(part, 32, torch.device("cpu")).pixels
+        assert torch.equal(neighbour_image, expected)
         judged += one.rows.tolist()
     assert sorted(judged) == list(range(len(scenes)))
 
@@ -57,12 +57,12 @@ def test_no_judge_is_trained_or_selected_on_what_it_judges(tmp_path, scenes, mon
     used = []
 
     def spy(settings, data, run):
-        for table, pictures in (
-            (data.train, data.train_pictures),
-            (data.validation.table, data.validation.pictures),
+        for table, pixels in (
+            (data.train, data.train_images),
+            (data.validation.table, data.validation.images),
         ):
-            shown = next(pictures.batches([np.arange(len(table.first_rows))]))
-            assert torch.equal(shown, crossfit.open_pictures(table, 32, torch.device("cpu")).pixels)
+            neighbour_image = next(pixels.batches([np.arange(len(table.first_rows))]))
+            assert torch.equal(neighbour_image, crossfit.open_images(table, 32, torch.device("cpu")).pixels)
         used.append([set(table.column("image")) for table in (data.train, data.validation.table)])
         return SimpleNamespace(retriever=retriever, best_mr=0.0)
 
@@ -77,7 +77,7 @@ def test_no_judge_is_trained_or_selected_on_what_it_judges(tmp_path, scenes, mon
 
 
 @pytest.mark.slow
-def test_frozen_backbones_look_at_each_picture_once(tmp_path, scenes, monkeypatch):
+def test_frozen_backbones_look_at_each_image_once(tmp_path, scenes, monkeypatch):
     """For three trainings, their validations and the judging, and again when the judges are ready made."""
     frozen = EncoderOptions(frozen=True)
     model = preset("tiny", image_size=32, vision_options=frozen, text_options=frozen)
@@ -86,7 +86,7 @@ def test_frozen_backbones_look_at_each_picture_once(tmp_path, scenes, monkeypatc
     encoder = crossfit.Retriever.image_tokens
 
     def count(self, pixels):
-        seen.update(picture.numpy().tobytes() for picture in pixels)
+        seen.update(image.numpy().tobytes() for image in pixels)
         return encoder(self, pixels)
 
     monkeypatch.setattr(crossfit.Retriever, "image_tokens", count)
@@ -98,8 +98,8 @@ def test_frozen_backbones_look_at_each_picture_once(tmp_path, scenes, monkeypatc
     for one, other in zip(first, again, strict=True):
         torch.testing.assert_close(one, other)
     live = [
-        judged_by_model(one.retriever, scenes, one.rows, crossfit.SomePictures(
-            crossfit.open_pictures(scenes, 32, torch.device("cpu")), np.unique(scenes.image_codes[one.rows])
+        judged_by_model(one.retriever, scenes, one.rows, crossfit.ImageSubset(
+            crossfit.open_images(scenes, 32, torch.device("cpu")), np.unique(scenes.image_codes[one.rows])
         )).images
         for one in fold_judges(scenes, tmp_path, config)
     ]  # fmt: skip
@@ -152,7 +152,7 @@ def test_settings_suit_the_number_of_pairs():
     few, many = (training_settings(pairs(count), CrossfitConfig(encoders="tiny")) for count in (100, 40_000))
     assert few.batch_size == 16 and few.epochs == 30 and few.checkpoint_every == -1
     assert many.batch_size == 160 and many.epochs == 5 and many.captions_per_image == 5
-    assert few.settings["release_at"] == 18 and many.checkpoint_every == 0
+    assert few.settings["calibration_epochs"] == 18 and many.checkpoint_every == 0
     assert training_settings(pairs(100), CrossfitConfig(method="infonce", encoders="tiny")).settings == {}
 
 
@@ -160,6 +160,6 @@ def test_settings_suit_the_number_of_pairs():
     ("wish", "said"),
     [({"folds": 1}, "at least 2"), ({"epochs": 0}, "too few"), ({"device": "abacus"}, "'abacus' is unknown")],
 )
-def test_impossible_wishes(wish, said):
-    with pytest.raises(ConfigError, match=said):
+def test_impossible_wishes(wish, neighbour_text):
+    with pytest.raises(ConfigError, match=neighbour_text):
         CrossfitConfig(**wish)

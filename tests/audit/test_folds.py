@@ -12,14 +12,14 @@ from pmpguard.audit.folds import split_images, training_images
 @settings(max_examples=60, deadline=None)
 @given(st.integers(12, 80), st.integers(2, 5), st.integers(0, 1000), st.data())
 def test_folds_cover_all_images_evenly_and_keep_copies_together(images, folds, seed, data):
-    copies = data.draw(st.lists(st.lists(st.integers(0, images - 1), min_size=2, max_size=3), max_size=4))
-    fold = split_images(images, folds, seed, copies)
+    duplicates = data.draw(st.lists(st.lists(st.integers(0, images - 1), min_size=2, max_size=3), max_size=4))
+    fold = split_images(images, folds, seed, duplicates)
     assert fold.shape == (images,) and set(fold.tolist()) <= set(range(folds))
-    for members in copies:
+    for members in duplicates:
         assert len({int(fold[member]) for member in members}) == 1
     counts = np.bincount(fold, minlength=folds)
-    assert counts.max() - counts.min() <= max(1, 12 if copies else 1)
-    np.testing.assert_array_equal(fold, split_images(images, folds, seed, copies))
+    assert counts.max() - counts.min() <= max(1, 12 if duplicates else 1)
+    np.testing.assert_array_equal(fold, split_images(images, folds, seed, duplicates))
     for judged in range(folds):
         train, validation = training_images(fold, judged, seed)
         assert len(validation) >= 2 and len(train)

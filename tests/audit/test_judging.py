@@ -1,4 +1,4 @@
-"""Words on regions against loops, and captions proposed for pictures."""
+"""Words on regions against loops, and captions proposed for images."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pmpguard.audit.judging import (
 )
 from pmpguard.audit.proposals import picked_probability, propose_for_rows
 from pmpguard.data.images.decode import load_pair_image
-from pmpguard.data.images.sources import open_pictures
+from pmpguard.data.images.sources import open_images
 from pmpguard.data.pairs import PairTable
 from pmpguard.detection.verdicts import judge_evidence
 from pmpguard.models.config import preset
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
-from pmpguard.synthetic.scenes import scene_world, write_world
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 
 def encoded(count, fragments, dim=5, seed=0, masked=False):
@@ -62,7 +62,7 @@ def test_words_on_regions_against_loops():
 
 @pytest.fixture(scope="module")
 def judged():
-    pairs = planted(images=120, rate=0.4, seed=4, spread=0.6)
+    pairs = planted(images=120, rate=0.4, seed=4, whiten=0.6)
     evidence = embedding_evidence(pairs.images, pairs.captions, pairs.image_of, np.arange(480))
     return pairs, evidence, judge_evidence([evidence], bootstrap=0)
 
@@ -76,7 +76,7 @@ def propose(judged, rows, count):
     )  # fmt: skip
 
 
-def test_proposals_describe_the_picture(judged):
+def test_proposals_describe_the_image(judged):
     pairs, _, audit = judged
     rows = np.flatnonzero(audit.verdicts.flag)
     found = propose(judged, rows, 3)
@@ -91,7 +91,7 @@ def test_proposals_describe_the_picture(judged):
     assert described[better].mean() > described[~better].mean()
 
 
-def test_what_a_picture_carries_already_is_not_proposed(judged):
+def test_what_a_image_carries_already_is_not_proposed(judged):
     pairs, _, audit = judged
     rows = np.flatnonzero(audit.verdicts.flag)
     found = propose(judged, rows, 5)
@@ -122,17 +122,15 @@ def test_unknown_words_are_counted():
     assert unknown_words(model, ["a red roof", "one blue roof"]) == pytest.approx(2 / 6)
 
 
-def test_every_pair_gets_the_vectors_of_its_own_caption_and_picture(tmp_path):
-    table = write_world(scene_world(12, size=32), tmp_path / "world")
-    table = table.with_column(
-        "caption", [table.captions[7], *table.captions[1:]]
-    )  # one caption, two pictures
+def test_every_pair_gets_the_vectors_of_its_own_caption_and_image(tmp_path):
+    table = write_world(synthetic_scenes(12, size=32), tmp_path / "world")
+    table = table.with_column("caption", [table.captions[7], *table.captions[1:]])  # one caption, two images
     torch.manual_seed(0)
     model = Retriever.create(preset("tiny", dim=32, image_size=32), table.captions).eval()
     rows = np.random.default_rng(0).permutation(len(table))[:40]
     rows = np.append(rows, [row for row in (0, 7) if row not in rows])
-    pictures = open_pictures(table.take(rows), 32, torch.device("cpu"))
-    part = judged_by_model(model, table, rows, pictures)
+    pixels = open_images(table.take(rows), 32, torch.device("cpu"))
+    part = judged_by_model(model, table, rows, pixels)
     assert part.rows.tolist() == rows.tolist()
     texts = model.encode_texts([table.captions[row] for row in rows]).pooled
     images = model.encode_images([load_pair_image(table, int(row)) for row in rows]).pooled

@@ -38,12 +38,12 @@ def test_a_repeated_word_is_coloured_where_it_is_meant():
     assert [colour for _, colour in found] == [PLAIN, PLAIN, RED]
 
 
-def has_colour(picture, colour):
+def has_colour(image, colour):
     wanted = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)])
-    return (np.abs(np.asarray(picture.convert("RGB")).astype(int) - wanted).max(-1) < 12).any()
+    return (np.abs(np.asarray(image.convert("RGB")).astype(int) - wanted).max(-1) < 12).any()
 
 
-def test_the_picture_shows_image_red_and_green(tmp_path):
+def test_the_image_shows_image_red_and_green(tmp_path):
     pytest.importorskip("matplotlib")
     path = draw_rematches(tmp_path / "out/figure.png", [row(), row("many red roofs " * 6, "b", False)],
                           lambda name: Image.new("RGB", (20, 20), (10, 20, 200)))  # fmt: skip
@@ -53,7 +53,7 @@ def test_the_picture_shows_image_red_and_green(tmp_path):
     assert not has_colour(drawn.crop((0, high // 2, wide, high)), GREEN)  # the second has no proposal
 
 
-def test_vectors_and_missing_pictures(tmp_path):
+def test_vectors_and_missing_images(tmp_path):
     pytest.importorskip("matplotlib")
     path = draw_rematches(tmp_path / "figure.svg", [row()], lambda name: None)
     assert path.read_text().startswith("<?xml")

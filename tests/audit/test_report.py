@@ -120,9 +120,9 @@ def test_words_are_counted_as_the_browser_counts(tmp_path):
     ],
 )
 def test_rows_that_contradict_themselves_are_refused(tmp_path, row, message):
-    with pytest.raises(DataError, match=re.escape(message)) as caught:
+    with pytest.raises(DataError, match=re.escape(message)) as flagged:
         write_report(tmp_path, [row, pair(2)], SUMMARY, plain)
-    assert caught.value.fix
+    assert flagged.value.fix
     assert list(tmp_path.iterdir()) == []
 
 
@@ -157,10 +157,10 @@ def test_thumbnails_lie_where_the_columns_say():
         assert np.abs(inner - COLOURS[index % len(COLOURS)]).max() < 8
 
 
-def test_a_thumbnail_leaves_the_given_picture_as_it_was():
-    picture = plain("0.png")
-    write_thumbnails(["0.png"], lambda _: picture, lambda *_: None)
-    assert picture.size == (300, 150)
+def test_a_thumbnail_leaves_the_given_image_as_it_was():
+    image = plain("0.png")
+    write_thumbnails(["0.png"], lambda _: image, lambda *_: None)
+    assert image.size == (300, 150)
 
 
 def heat_rows() -> list[AuditRow]:
@@ -205,7 +205,7 @@ def test_no_regions_no_heat_sheets():
     assert sheets == {}
 
 
-def test_few_pictures_are_embedded_and_many_lie_beside_the_page(tmp_path):
+def test_few_images_are_embedded_and_many_lie_beside_the_page(tmp_path):
     small = data_of(write_report(tmp_path / "small", heat_rows(), SUMMARY, plain))
     assert [path.name for path in (tmp_path / "small").iterdir()] == ["index.html"]
     assert sorted(small["sheets"]) == ["000.jpg", "heat-000.png"]
@@ -225,7 +225,7 @@ def test_the_choice_can_be_forced_and_an_earlier_folder_goes(tmp_path):
     assert "000.jpg" in data_of(page)["sheets"]
 
 
-def test_a_failing_picture_leaves_the_earlier_report_whole(tmp_path):
+def test_a_failing_image_leaves_the_earlier_report_whole(tmp_path):
     page = write_report(tmp_path, heat_rows(), SUMMARY, plain, single_file=False)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
@@ -238,7 +238,7 @@ def test_a_failing_picture_leaves_the_earlier_report_whole(tmp_path):
     assert page.is_file()
 
 
-def test_each_picture_is_loaded_once(tmp_path):
+def test_each_image_is_loaded_once(tmp_path):
     asked: list[str] = []
 
     def load(name: str) -> None:
@@ -292,7 +292,7 @@ def test_the_scripts_never_write_markup():
         "style=",
     ):
         assert word not in page
-    folder = Path(write_report.__code__.co_filename).parent / "page"
+    folder = Path(write_report.__code__.co_filename).parents[1] / "web" / "report"
     assert {path.name for path in folder.glob("*.js")} == set(SCRIPTS)
     assert all(path.read_text().count("\n") <= 400 for path in folder.iterdir())
 

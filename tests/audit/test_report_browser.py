@@ -10,7 +10,7 @@ from helpers.report_pages import FINGERPRINT, decisions, press, selected, shown_
 def test_summary_and_first_pair_are_shown(open_page, small_report):
     page = open_page(small_report)
     figures = text(page, "#figures")
-    for part in ("23.1 %", "21.0 % to 25.4 %", "of 18 pairs", "1 unreadable", "2 pairs, 1 picture"):
+    for part in ("23.1 %", "21.0 % to 25.4 %", "of 18 pairs", "1 unreadable", "2 pairs, 1 image"):
         assert part in figures
     assert "<b>few</b> pairs" in text(page, "#notes") and "<u>m</u>" in text(page, "#about")
     assert text(page, "#count") == "18 pairs"

@@ -51,4 +51,4 @@ def test_decisions_of_a_real_page_clean_the_dataset(open_page, audited, tmp_path
 def test_the_page_says_what_was_not_looked_at(open_page, audited):
     figures = text(open_page(audited[1].page), "#figures")
     assert "all readable" not in figures and "not looked at" in figures
-    assert "0 pairs, pictures not looked at" in figures
+    assert "0 pairs, images not looked at" in figures

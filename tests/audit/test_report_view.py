@@ -68,34 +68,34 @@ def test_sorting(open_page, small_report):
     assert sorted_by("rank") == list(range(1, 13))
 
 
-def picture_pixels(page: Any) -> tuple[list[int], list[int]]:
-    """Two pixels of the large picture: within the top left region, and at the bottom right."""
+def image_pixels(page: Any) -> tuple[list[int], list[int]]:
+    """Two pixels of the large image: within the top left region, and at the bottom right."""
     page.wait_for_timeout(60)
     return page.evaluate("""() => {
-      const context = picture.getContext("2d");
-      const pixel = (x, y) => context.getImageData(x * picture.width, y * picture.height, 1, 1);
+      const context = image.getContext("2d");
+      const pixel = (x, y) => context.getImageData(x * image.width, y * image.height, 1, 1);
       return [[...pixel(0.1, 0.1).data], [...pixel(0.95, 0.95).data]];
     }""")
 
 
 def test_a_word_shows_its_regions_by_pointer_keyboard_and_tap(open_page, small_report):
     page = open_page(small_report)
-    plain = picture_pixels(page)
+    plain = image_pixels(page)
     assert plain[0] == plain[1]
     page.locator("#caption .seen").nth(1).hover()
-    warm, rest = picture_pixels(page)
+    warm, rest = image_pixels(page)
     assert warm[0] > 150 and warm[0] > rest[0] + 80  # bright where the word is, dimmed elsewhere
     assert text(page, "#legend").split() == ["pond", "support", "90", "%"]
     page.locator("#caption .wrong").hover()
-    nowhere = picture_pixels(page)
+    nowhere = image_pixels(page)
     assert nowhere[0] == nowhere[1] and nowhere[0] != plain[0]
     page.mouse.move(5, 5)
-    assert picture_pixels(page) == plain
+    assert image_pixels(page) == plain
     page.locator("#caption .word").nth(1).focus()
-    assert picture_pixels(page)[0] == warm
+    assert image_pixels(page)[0] == warm
     press(page, "Enter")  # pins the word
     page.locator("#list").focus()
-    assert picture_pixels(page)[0] == warm
+    assert image_pixels(page)[0] == warm
     label = page.locator("#caption .word").nth(2).get_attribute("aria-label")
     assert label == "number: not borne out, support 10 %"
 
@@ -118,11 +118,11 @@ def test_only_words_with_support_are_green(open_page, tmp_path):
     assert page.locator("#caption .word").nth(1).get_attribute("aria-label") == "with: open, support 50 %"
 
 
-def test_a_missing_picture_is_said(open_page, small_report):
+def test_a_missing_image_is_said(open_page, small_report):
     page = open_page(small_report)
     press(page, "j " * 10)
-    assert selected(page) == "p10" and text(page, "#legend") == "This picture could not be read"
-    assert page.locator("#picture").evaluate("(canvas) => canvas.classList.contains('absent')")
+    assert selected(page) == "p10" and text(page, "#legend") == "This image could not be read"
+    assert page.locator("#image").evaluate("(canvas) => canvas.classList.contains('absent')")
 
 
 def test_hostile_text_stays_text(open_page, small_report):

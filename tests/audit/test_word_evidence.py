@@ -15,10 +15,10 @@ from sklearn.metrics import average_precision_score
 
 from pmpguard.audit.word_evidence import (
     PRIOR_COUNT,
-    PictureWords,
+    ImageWords,
     WordList,
     WordSpan,
-    picture_evidence,
+    image_evidence,
     sibling_evidence,
     spelling_vectors,
     support,
@@ -51,7 +51,7 @@ def words_of(captions):
 
 def test_spans_are_the_words_the_model_reads():
     caption = "A red-roofed house , 12 trees !"
-    spans = word_spans(word_tokenizer([caption]), caption, max_words=5)
+    spans = word_spans(word_tokenizer([caption]), caption, max_tokens=5)
     assert [caption[s.start : s.stop] for s in spans] == ["A", "red", "roofed", "house", "12"]
 
 
@@ -65,14 +65,14 @@ def test_spellings_are_encoded_by_themselves():
 
 def test_rises_against_loops():
     vectors, regions = unit(7, 5), unit(6, 4, 5, seed=1)
-    pictures = PictureWords.of(vectors, regions, references=6)
+    pixels = ImageWords.of(vectors, regions, references=6)
     spellings, images = np.array([0, 6, 3, 3, 0]), np.array([5, 0, 2, 5, 5])
-    found = pictures.rises(spellings, images)
+    found = pixels.rises(spellings, images)
     for place, (spelling, image) in enumerate(zip(spellings, images, strict=True)):
         best = [max(float(vectors[spelling] @ region) for region in regions[other]) for other in range(6)]
         expected = (best[image] - np.mean(best)) / np.std(best)
         assert found[place] == pytest.approx(expected, rel=1e-4)
-    assert len(pictures.rises(np.empty(0, np.int64), np.empty(0, np.int64))) == 0
+    assert len(pixels.rises(np.empty(0, np.int64), np.empty(0, np.int64))) == 0
 
 
 @settings(max_examples=50, deadline=None)
@@ -113,7 +113,7 @@ def test_visibility_and_support_by_hand():
     spelling = np.array([0, 0, 1])
     visible = visibility(spelling, np.array([3.0, 1.0, -2.0]), np.array([1.0, 0.5, 1.0]), 3)
     assert visible.tolist() == pytest.approx([3.5 / (1.5 + PRIOR_COUNT), 0.0, 0.0])
-    evidence = picture_evidence(spelling, np.array([2.0, 0.0, -2.0]), np.array([1.0, 0.0]))
+    evidence = image_evidence(spelling, np.array([2.0, 0.0, -2.0]), np.array([1.0, 0.0]))
     assert evidence.tolist() == [1.5, -0.5, 0.0]
     assert support(evidence).tolist() == pytest.approx([1 / (1 + math.exp(-x)) for x in evidence])
 
@@ -121,38 +121,38 @@ def test_visibility_and_support_by_hand():
 @dataclass(frozen=True)
 class Part:
     words: WordList | None
-    pictures: PictureWords | None
+    image_words: ImageWords | None
     image_of: torch.Tensor
 
 
 def world(images=150, per_image=3, rate=0.3, seed=0):
-    """Each picture shows five of thirty things, each somewhere; captions name three and say "the".
+    """Each image shows five of thirty things, each somewhere; captions name three and say "the".
 
-    In some captions one thing is not in the picture.
+    In some captions one thing is not in the image.
     """
     generator = np.random.default_rng(seed)
     things = unit(31, 12, seed=seed)  # 30 is "the"
     regions = unit(images, 6, 12, seed=seed + 1)
     captions, image_of, truth = [], [], []
     for image in range(images):
-        shown = generator.choice(30, size=5, replace=False)
-        regions[image, :5] += 1.5 * things[shown]
-        absent = np.setdiff1d(np.arange(30), shown)
+        neighbour_image = generator.choice(30, size=5, replace=False)
+        regions[image, :5] += 1.5 * things[neighbour_image]
+        absent = np.setdiff1d(np.arange(30), neighbour_image)
         for _ in range(per_image):
-            named = list(generator.choice(shown, size=3, replace=False))
-            is_wrong = [False] * 3
+            named = list(generator.choice(neighbour_image, size=3, replace=False))
+            is_mismatched = [False] * 3
             if generator.random() < rate:
                 place = generator.integers(3)
                 named[place] = generator.choice(absent)
-                is_wrong[place] = True
+                is_mismatched[place] = True
             captions.append("the " + " ".join(f"thing{number}" for number in named))
             image_of.append(image)
-            truth += [False, *is_wrong]
+            truth += [False, *is_mismatched]
     words = words_of(captions)
     order = [30 if spelling == "the" else int(spelling[5:]) for spelling in words.spellings]
     regions = regions / regions.norm(dim=-1, keepdim=True)
-    pictures = PictureWords.of(things[order], regions.half())
-    return captions, Part(words, pictures, torch.tensor(image_of)), np.array(truth)
+    pixels = ImageWords.of(things[order], regions.half())
+    return captions, Part(words, pixels, torch.tensor(image_of)), np.array(truth)
 
 
 def test_the_wrong_word_is_found():

@@ -1,4 +1,4 @@
-"""The benchmark that says what a shortlist loses, on twelve pictures counted by hand."""
+"""The benchmark that says what a shortlist loses, on twelve images counted by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_a_shortlist_of_three(benchmark):
     assert benchmark.shortlist_row(POOLED, FINE, OWN, 3) == {
-        "holds_own_picture": 66.67,
+        "holds_own_image": 66.67,
         "holds_exhaustive_best": 66.67,
         "share_of_exhaustive_ten_best": 23.33,
         "t2i_r1": 33.33,
@@ -39,10 +39,10 @@ def test_a_shortlist_of_three(benchmark):
 
 
 def test_a_shortlist_of_everything_is_the_exhaustive_answer(benchmark):
-    """Where ten, no and five pictures score higher than the own one."""
+    """Where ten, no and five images score higher than the own one."""
     for size in (12, 500):
         assert benchmark.shortlist_row(POOLED, FINE, OWN, size) == {
-            "holds_own_picture": 100.0,
+            "holds_own_image": 100.0,
             "holds_exhaustive_best": 100.0,
             "share_of_exhaustive_ten_best": 100.0,
             "t2i_r1": 33.33,

@@ -28,7 +28,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.models.config import preset
 from pmpguard.models.retriever import Retriever
-from pmpguard.synthetic.scenes import scene_world, write_world
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 from pmpguard.training import loop
 
 
@@ -38,7 +38,7 @@ def report(tmp_path_factory):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("audit")
-    write_world(scene_world(16, size=32), folder / "world")
+    write_world(synthetic_scenes(16, size=32), folder / "world")
     Retriever.create(preset("tiny", dim=32, image_size=32), ["a red roof", "a blue river"]).save(
         folder / "model"
     )
@@ -67,7 +67,7 @@ def test_the_report_is_whole(report):
 
 def test_machine_readable_output_and_exit_code(report, tmp_path, capsys):
     dataset, _, model = report
-    broken = write_world(scene_world(8, size=32), tmp_path / "world")
+    broken = write_world(synthetic_scenes(8, size=32), tmp_path / "world")
     (broken.root / "scene-000002.png").unlink()
     words = [
         str(tmp_path / "world"),
@@ -236,7 +236,7 @@ def test_the_figure(report, tmp_path, capsys):
 
 
 def write_random_embeddings(folder: Path, pairs: int) -> None:
-    """As clip-retrieval writes them, two captions a picture; no caption has to do with its picture."""
+    """As clip-retrieval writes them, two captions a image; no caption has to do with its image."""
     generator = np.random.default_rng(0)
     for name in ("img_emb", "text_emb", "metadata"):
         (folder / name).mkdir(parents=True)
@@ -253,7 +253,7 @@ def test_a_clip_folder_is_a_dataset_of_its_own(tmp_path, capsys):
     write_random_embeddings(tmp_path / "emb", 60)
     done = audit(tmp_path / "emb", tmp_path / "out", embeddings=tmp_path / "emb")
     assert done.exit_code == 0 and done.as_dict()["summary"]["pairs"] == 60
-    assert any("no pictures in the report" in said for said in done.outcome.summary.warnings)
+    assert any("no images in the report" in said for said in done.outcome.summary.warnings)
     assert "a folder of embeddings" not in capsys.readouterr().err
     assert run_verb("audit", audit, [str(tmp_path / "emb"), "--out", str(tmp_path / "alone"), "--json"]) == 0
     captured = capsys.readouterr()
@@ -261,7 +261,7 @@ def test_a_clip_folder_is_a_dataset_of_its_own(tmp_path, capsys):
     assert json.loads(captured.out)["summary"] == done.as_dict()["summary"]
 
 
-def test_pictures_that_were_not_looked_at_are_not_counted(tmp_path, capsys):
+def test_images_that_were_not_looked_at_are_not_counted(tmp_path, capsys):
     write_random_embeddings(tmp_path / "emb", 60)
     done = audit(tmp_path / "emb", tmp_path / "out")
     assert "copies of images not looked at, unreadable images not looked at" in done.as_text()
@@ -280,7 +280,7 @@ def test_what_embed_wrote_can_be_audited(report, tmp_path):
     assert [(row.pair_id, row.p_match) for row in alone.outcome.rows] == [
         (row.pair_id, row.p_match) for row in done.outcome.rows
     ]
-    assert not any("no pictures" in said for said in alone.outcome.summary.warnings)
+    assert not any("no images" in said for said in alone.outcome.summary.warnings)
 
 
 def test_one_threshold_for_proposals_everywhere(tmp_path):
@@ -309,7 +309,7 @@ def test_one_threshold_for_proposals_everywhere(tmp_path):
 
 def test_an_audit_overwrites_no_dataset(report, tmp_path, capsys):
     world = tmp_path / "world"
-    table = write_world(scene_world(8, size=32), world)
+    table = write_world(synthetic_scenes(8, size=32), world)
     (tmp_path / "data").mkdir()
     table.write_parquet(tmp_path / "data/pairs.parquet")
     before = files_of(tmp_path)
@@ -325,7 +325,7 @@ def test_an_audit_overwrites_no_dataset(report, tmp_path, capsys):
     [
         ("one image", 1, "nothing can be judged"),
         ("equal captions", 1, "nothing can be judged"),
-        ("no pictures", 1, "check where the pictures are"),
+        ("no images", 1, "check where the images are"),
         ("one caption an image", 0, "every image has one caption"),
         ("all wrong", 0, "most captions are wrong"),
     ],
@@ -338,7 +338,7 @@ def test_exit_codes_of_bad_input(report, tmp_path, capsys, change, code, said):
         table = table.take(np.arange(5))
     elif change == "equal captions":
         table = table.with_column("caption", ["a pond"] * len(table))
-    elif change == "no pictures":
+    elif change == "no images":
         table = PairTable(table.arrow, tmp_path / "nowhere", "world")
     elif change == "one caption an image":
         table = table.take(table.first_rows)

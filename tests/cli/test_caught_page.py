@@ -1,4 +1,4 @@
-"""The page of caught pairs, read back with an HTML parser."""
+"""The page of flagged pairs, read back with an HTML parser."""
 
 import base64
 import io
@@ -111,14 +111,14 @@ def tags(element: Element) -> list[str]:
     ]
 
 
-def picture_of(element: Element) -> Image.Image:
+def image_of(element: Element) -> Image.Image:
     kind, content = element.attributes["src"].split(";base64,")
     image = Image.open(io.BytesIO(base64.b64decode(content, validate=True)))
     assert kind == f"data:image/{image.format.lower()}"
     return image
 
 
-def test_a_card_shows_picture_name_both_captions_and_their_probabilities(tmp_path):
+def test_a_card_shows_image_name_both_captions_and_their_probabilities(tmp_path):
     page = write(tmp_path, pair(), pair(pair_id="scene-2", label=None))
     first, second = page.all("article")
     assert first.all("header")[0].text() == "airport scene-1" and second.all("header")[0].text() == "scene-2"
@@ -148,14 +148,14 @@ def test_summary_and_legend_stand_above_the_cards(tmp_path):
 def test_the_truth_is_told_only_where_it_is_known(tmp_path):
     unknown = write(tmp_path, pair())
     assert not unknown.all("span", class_="truth good") and "truth" not in unknown.all("main")[0].text()
-    assert unknown.all("h2")[0].text() == "1 caught pair"
+    assert unknown.all("h2")[0].text() == "1 flagged pair"
     known = write(
         tmp_path,
         pair(truly_wrong=True, proposal_right=True),
         pair(truly_wrong=False, proposal_right=False),
         pair(truly_wrong=True, proposal=()),
     )
-    assert known.all("h2")[0].text() == "3 caught pairs2 of 3 truly wrong1 of 2 proposals right"
+    assert known.all("h2")[0].text() == "3 flagged pairs2 of 3 truly wrong1 of 2 proposals right"
     good, bad, last = known.all("article")
     assert [one.text() for one in good.all("span", class_="truth good")] == ["✓ truly wrong", "✓ right"]
     assert [one.text() for one in bad.all("span", class_="truth bad")] == ["✗ false alarm", "✗ not right"]
@@ -183,26 +183,26 @@ def test_the_page_is_whole_in_itself(tmp_path):
     plot = io.BytesIO()
     Image.new("RGB", (40, 30), (0, 90, 180)).save(plot, "PNG")
     page = write(tmp_path, pair(), plot_png=plot.getvalue())
-    assert picture_of(page.all("img", class_="plot")[0]).size == (40, 30)
+    assert image_of(page.all("img", class_="plot")[0]).size == (40, 30)
     policy = page.all("meta", **{"http-equiv": "Content-Security-Policy"})[0].attributes["content"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'none'" and rules["img-src"] == "data:" and "script-src" not in rules
     assert not page.all("script") and not page.all("link") and not page.all("a")
     source = (tmp_path / "page.html").read_text()
-    without_pictures = re.sub(r'src="data:image/(png|jpeg);base64,[A-Za-z0-9+/=]+"', "", source)
-    assert "src=" not in without_pictures
-    assert not re.search(r"//|url\(|@import|href", without_pictures)
+    without_images = re.sub(r'src="data:image/(png|jpeg);base64,[A-Za-z0-9+/=]+"', "", source)
+    assert "src=" not in without_images
+    assert not re.search(r"//|url\(|@import|href", without_images)
     assert "prefers-color-scheme: dark" in source
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "CMYK"])
-def test_pictures_keep_their_look_and_shrink_when_large(tmp_path, mode):
+def test_images_keep_their_look_and_shrink_when_large(tmp_path, mode):
     small = Image.new("RGB", (24, 16), (200, 30, 30)).convert(mode)
     large = Image.new("RGB", (1600, 800), (20, 120, 60)).convert(mode)
     page = write(tmp_path, pair(image=small), pair(image=large))
-    first, second = [picture_of(card.all("img")[0]) for card in page.all("article")]
+    first, second = [image_of(card.all("img")[0]) for card in page.all("article")]
     assert first.size == (24, 16) and second.size == (368, 184)
-    assert large.size == (1600, 800)  # the caller's picture is untouched
+    assert large.size == (1600, 800)  # the caller's image is untouched
     for shown, original in ((first, small), (second, large)):
         wanted = np.asarray(original.convert("RGB"), int)[0, 0]
         assert np.abs(np.asarray(shown, int) - wanted).max() <= 4
@@ -210,7 +210,7 @@ def test_pictures_keep_their_look_and_shrink_when_large(tmp_path, mode):
 
 def test_no_pairs_still_make_a_page(tmp_path):
     page = write(tmp_path)
-    assert "No pair was caught" in page.all("h2")[0].text()
+    assert "No pair was flagged" in page.all("h2")[0].text()
     assert page.all("dl") and not page.all("article") and not page.all("ul")
     bare = write(tmp_path, summary=PageSummary("Nothing", ()))
     assert not bare.all("dl") and not bare.all("section")

@@ -34,7 +34,7 @@ def test_report_counts_and_notes(source: Path, tmp_path: Path) -> None:
     assert report.splits == {"train": 4, "test": 2}
     assert read_pairs(report.target, images=tmp_path / "images").column("gsd") == ["0.5"] * 6
     assert any(f"--images {tmp_path / 'images'}" in note for note in report.notes)
-    assert "6 pairs of 3 pictures: train 4, test 2" in report.as_text()
+    assert "6 pairs of 3 images: train 4, test 2" in report.as_text()
     assert json.loads(json.dumps(report.as_dict()))["target"] == str(tmp_path / "out" / "fake.csv")
     assert read_pairs(report.target, images=tmp_path / "images").captions == read_pairs(source).captions
 
@@ -47,7 +47,7 @@ def test_one_split_into_a_folder(source: Path, tmp_path: Path) -> None:
     assert table.image_path(0).is_file()
 
 
-def test_parquet_finds_its_pictures_again(source: Path, tmp_path: Path) -> None:
+def test_parquet_finds_its_images_again(source: Path, tmp_path: Path) -> None:
     assert convert(source, tmp_path / "out" / "a.parquet").notes == ()
     assert read_pairs(tmp_path / "out" / "a.parquet", strict=True).image_path(0).is_file()
 

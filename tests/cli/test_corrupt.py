@@ -17,7 +17,7 @@ from pmpguard.noise.manifest import apply_manifest
 
 @pytest.fixture
 def dataset(tmp_path):
-    """Thirty pictures with two captions each, twenty of them for training."""
+    """Thirty images with two captions each, twenty of them for training."""
     rows = [
         {
             "pair_id": f"{image}-{number}",
@@ -127,9 +127,9 @@ def test_a_model_filters(tmp_path):
     from pmpguard.data.images.decode import load_pair_image
     from pmpguard.models.config import RetrieverConfig
     from pmpguard.models.retriever import Retriever
-    from pmpguard.synthetic.scenes import scene_world, write_world
+    from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
-    world = scene_world(12, seed=1, captions=2)
+    world = synthetic_scenes(12, seed=1, captions=2)
     table = write_world(world, tmp_path / "world")
     config = RetrieverConfig(vision="tiny", text="tiny", dim=16, image_size=64)
     Retriever.create(config, table.captions).save(tmp_path / "model")
@@ -141,8 +141,8 @@ def test_a_model_filters(tmp_path):
         images=tmp_path / "world" / "images",
     )
     model = Retriever.load(tmp_path / "model")
-    pictures = [load_pair_image(table, int(row)) for row in table.first_rows]
-    images = model.encode_images(pictures).pooled.numpy()
+    pixels = [load_pair_image(table, int(row)) for row in table.first_rows]
+    images = model.encode_images(pixels).pooled.numpy()
     captions = model.encode_texts(table.captions).pooled.numpy()
     result = apply_manifest(read_pairs(tmp_path / "world" / "pairs.parquet"), tmp_path / "noise.json")
     train = np.flatnonzero(np.array(table.column("split")) == "train")

@@ -9,13 +9,13 @@ from pmpguard.cli.main import main
 
 @pytest.fixture
 def dataset(tmp_path):
-    """Twelve pictures, two captions each, as a JSONL file beside its pictures."""
+    """Twelve images, two captions each, as a JSONL file beside its images."""
     rng = np.random.default_rng(0)
     lines = []
     for number in range(12):
-        picture = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8)).resize((48, 48))
-        picture.save(tmp_path / f"{number}.png")
-        for caption in (f"scene {number}", f"a picture of scene {number}"):
+        image = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8)).resize((48, 48))
+        image.save(tmp_path / f"{number}.png")
+        for caption in (f"scene {number}", f"a image of scene {number}"):
             split = "train" if number < 8 else "test"
             lines.append(json.dumps({"image": f"{number}.png", "caption": caption, "split": split}))
     path = tmp_path / "pairs.jsonl"
@@ -29,21 +29,21 @@ def test_check_of_a_sound_dataset(dataset, capsys):
     assert "train" in captured.out and "problems: none" in captured.out
 
 
-def test_check_names_bad_pictures_and_exits_with_1(dataset, capsys):
+def test_check_names_bad_images_and_exits_with_1(dataset, capsys):
     (dataset.parent / "3.png").write_bytes(b"")
     assert main(["data", "check", str(dataset), "--json", "--progress", "false"]) == 1
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is False
     assert [(finding["kind"], finding["items"][0]["where"]) for finding in report["findings"]] == [
-        ("unreadable_pictures", ["3.png"])
+        ("unreadable_images", ["3.png"])
     ]
 
 
-def test_training_on_another_datasets_test_pictures_is_a_problem(dataset, capsys):
+def test_training_on_another_datasets_test_images_is_a_problem(dataset, capsys):
     other = dataset.with_name("other.jsonl")
     other.write_text(json.dumps({"image": "9.png", "caption": "a scene", "split": "train"}) + "\n")
     assert main(["data", "check", str(dataset), "--against", str(other), "--progress", "false"]) == 1
-    assert "pairs 'test' and other 'train' share pictures: 1 of the 4" in capsys.readouterr().out
+    assert "pairs 'test' and other 'train' share images: 1 of the 4" in capsys.readouterr().out
 
 
 def test_stats_as_table_and_json(dataset, capsys):
@@ -51,13 +51,13 @@ def test_stats_as_table_and_json(dataset, capsys):
     assert "best t2i R@1 by ids" in capsys.readouterr().out
     assert main(["data", "stats", str(dataset), "--json"]) == 0
     splits = json.loads(capsys.readouterr().out)["splits"]
-    assert [(split["split"], split["pictures"], split["best_t2i"]["1"]) for split in splits] == [
+    assert [(split["split"], split["images"], split["best_t2i"]["1"]) for split in splits] == [
         ("train", 8, 1.0),
         ("test", 4, 1.0),
     ]
 
 
-def test_sheet_is_a_picture_and_depends_on_the_seed(dataset, tmp_path, capsys):
+def test_sheet_is_a_image_and_depends_on_the_seed(dataset, tmp_path, capsys):
     sheets = [tmp_path / f"out/{name}.png" for name in ("a", "b", "c")]
     for path, seed in zip(sheets, ("0", "0", "1"), strict=True):
         words = [
@@ -78,7 +78,7 @@ def test_sheet_is_a_picture_and_depends_on_the_seed(dataset, tmp_path, capsys):
     assert first == again != other
     with Image.open(sheets[0]) as image:
         assert image.width > 3 * 224 and image.format == "PNG"
-    assert "6 pictures" in capsys.readouterr().out
+    assert "6 images" in capsys.readouterr().out
 
 
 def test_sheet_of_an_unknown_split_names_the_known_ones(dataset, tmp_path, capsys):
@@ -96,7 +96,7 @@ def test_scenes_are_written_as_a_dataset(tmp_path, capsys):
     assert main(["data", "scenes", str(tmp_path / "world"), "--count", "30"]) == 0
     assert "30 scenes" in capsys.readouterr().out
     assert main(["data", "stats", str(tmp_path / "world"), "--json"]) == 0
-    assert sum(split["pictures"] for split in json.loads(capsys.readouterr().out)["splits"]) == 30
+    assert sum(split["images"] for split in json.loads(capsys.readouterr().out)["splits"]) == 30
 
 
 def test_convert_is_reachable(dataset, tmp_path):

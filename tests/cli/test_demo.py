@@ -11,7 +11,7 @@ import pytest
 import pmpguard
 from pmpguard.cli.demo import FUNCTION_WORDS, mark_words
 from pmpguard.cli.main import main
-from pmpguard.synthetic.scenes import scene_world
+from pmpguard.synthetic.scenes import synthetic_scenes
 
 
 @pytest.mark.slow
@@ -36,13 +36,13 @@ def test_the_demo_trains_both_methods_and_leaves_model_report_and_page(
     report = json.loads(capsys.readouterr().out)
     assert set(report["rows"]) == {"infonce", "pmpguard"}
     metrics = report["rows"]["pmpguard"]["metrics"]
-    assert 0 <= metrics["catch_estimated_rate"] <= 1
-    assert metrics["catch_true_rate"] == pytest.approx(0.4, abs=0.01)
+    assert 0 <= metrics["detection_estimated_rate"] <= 1
+    assert metrics["detection_true_rate"] == pytest.approx(0.4, abs=0.01)
     assert json.loads((out / "report.json").read_text())["rows"] == report["rows"]
-    page = (out / "caught.html").read_text(encoding="utf-8")
+    page = (out / "flagged.html").read_text(encoding="utf-8")
     assert "estimated mismatch rate" in page and "http" not in page.replace("http-equiv", "")
     retriever = pmpguard.load(out / "pmpguard" / "model")
-    assert retriever.config.ranking == "pooled+S"
+    assert retriever.config.ranking == "pooled+awareness"
     # The same command again continues, which here means that nothing is left to do.
     assert main([*words, "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
@@ -50,9 +50,9 @@ def test_the_demo_trains_both_methods_and_leaves_model_report_and_page(
 
     from PIL import Image
 
-    picture = Image.fromarray(np.asarray(scene_world(1, size=64).images[0].permute(1, 2, 0)))
-    red = mark_words(retriever, "a red roof beside the pond", picture, supported=False)
-    green = mark_words(retriever, "a red roof beside the pond", picture, supported=True)
+    image = Image.fromarray(np.asarray(synthetic_scenes(1, size=64).images[0].permute(1, 2, 0)))
+    red = mark_words(retriever, "a red roof beside the pond", image, supported=False)
+    green = mark_words(retriever, "a red roof beside the pond", image, supported=True)
     assert [word.text for word in red] == ["a", "red", "roof", "beside", "the", "pond"]
     for wrong, right in zip(red, green, strict=True):
         assert (wrong.marked != right.marked) == (wrong.text not in FUNCTION_WORDS)

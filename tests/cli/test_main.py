@@ -64,12 +64,12 @@ usage: pmpguard COMMAND [options]
 Image-text retrieval on remote-sensing imagery when the captions cannot be trusted.
 
 commands:
-  demo          the main job on the embedded world: train, catch wrong captions, rematch
-  data check    find missing, unreadable, duplicate and leaking pictures and captions
+  demo          the main job on the synthetic scenes: train, detect mismatched captions, rematch
+  data check    find missing, unreadable, duplicate and leaking images and captions
   data stats    counts, lengths and the best recall the ids allow
   data convert  read any known format, write another
-  data sheet    draw a contact sheet of pictures and captions
-  data scenes   write the embedded world as a dataset
+  data sheet    draw a contact sheet of images and captions
+  data scenes   write the synthetic scenes as a dataset
   corrupt       make a seeded, fingerprinted share of the training captions wrong
   convert       turn an OpenCLIP or OpenAI checkpoint into a Hugging Face CLIP folder
   train         train a retriever, select it on validation, measure it once on test
@@ -77,17 +77,17 @@ commands:
   evaluate      recalls of any model directory on any dataset
   audit         say which captions of a dataset are wrong and what they should be
   clean         write the dataset that an audit, and your decisions, leave
-  figure        draw audited pairs: picture, wrong words, the caption it should have
+  figure        draw audited pairs: image, wrong words, the caption it should have
   tile          cut GeoTIFF scenes into overlapping tiles that keep their coordinates
-  embed         turn pictures and captions into vectors that others can read
+  embed         turn images and captions into vectors that others can read
   index build   make a searchable index of an embedding
-  index add     add pictures to an index without building it again
-  index remove  remove pictures from an index
+  index add     add images to an index without building it again
+  index remove  remove images from an index
   index verify  name any file of an index that is missing or changed
   index info    what an index holds and can be filtered by
-  search        find pictures or captions by text, picture, or both
+  search        find images or captions by text, image, or both
   serve         the search page and its API over an index
-  up            from a folder of pictures to a search page in one step
+  up            from a folder of images to a search page in one step
 
 `pmpguard COMMAND --help` shows its options. Every command takes --config FILE.yaml, overrides
 such as --train.epochs 5, and --json for machine-readable output.
@@ -161,10 +161,10 @@ def test_positional_only_words_with_a_default_may_be_left_out(capsys) -> None:
 
 
 def test_help_of_a_verb_lists_each_option_once(capsys):
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit) as flagged:
         cli.main(["sample", "--help"])
     text = capsys.readouterr().out
-    assert caught.value.code == 0
+    assert flagged.value.code == 0
     assert text.count("an option of two words") == 1 and "A verb for tests." in text
 
 
@@ -231,9 +231,9 @@ def test_wrong_usage_is_code_2(words, message, capsys):
 
 def test_an_unknown_key_in_a_config_file_is_an_error(tmp_path, capsys):
     (tmp_path / "c.yaml").write_text("train:\n  epoch: 7\n")
-    with pytest.raises(SystemExit) as caught:
+    with pytest.raises(SystemExit) as flagged:
         cli.main(["sample", "a", "--config", str(tmp_path / "c.yaml")])
-    assert caught.value.code == 2 and "epoch" in capsys.readouterr().err
+    assert flagged.value.code == 2 and "epoch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from pmpguard.models.config import RetrieverConfig
 from pmpguard.models.retriever import Retriever
 from pmpguard.search.index import updates as updating
 from pmpguard.search.query_checks import QueryError
-from pmpguard.synthetic.scenes import scene_world, write_world
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 VERBS = {
     "embed": embed_command.embed, "index build": index_command.build, "index add": index_command.add,
@@ -41,9 +41,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("search-commands")
-    world = scene_world(30)
+    world = synthetic_scenes(30)
     write_world(world, folder / "world")
-    config = RetrieverConfig(dim=32, image_size=64, max_words=24)
+    config = RetrieverConfig(dim=32, image_size=64, max_tokens=24)
     Retriever.create(config, world.table.captions).save(folder / "model")
     words = ["--model", folder / "model", "--out", folder / "emb", "--progress", "false", "--device", "cpu"]
     assert run("embed", folder / "world", *words) == 0
@@ -86,30 +86,30 @@ def test_hits_as_json_with_explanations_filters_and_a_sheet(made, tmp_path, caps
     assert "best at row" in capsys.readouterr().out
 
 
-def test_searching_by_picture_and_for_captions(made, tmp_path, capsys):
-    picture = next((made / "world/images").iterdir())
-    found = told(capsys, "search", made / "index", "", "--image", picture, "--k", 2)
-    assert Path(found["hits"][0]["image"]).name == picture.name and found["hits"][0]["probability"] is None
+def test_searching_by_image_and_for_captions(made, tmp_path, capsys):
+    image = next((made / "world/images").iterdir())
+    found = told(capsys, "search", made / "index", "", "--image", image, "--k", 2)
+    assert Path(found["hits"][0]["image"]).name == image.name and found["hits"][0]["probability"] is None
     found = told(
         capsys,
         "search",
         made / "index",
         "",
         "--image",
-        picture,
+        image,
         "--kind",
         "caption",
         "--sheet",
         tmp_path / "s.png",
     )
     assert found["hits"][0]["kind"] == "caption" and (tmp_path / "s.png").is_file()
-    found = told(capsys, "search", made / "index", "a pond", "--image", picture, "--text-weight", 0.2)
+    found = told(capsys, "search", made / "index", "a pond", "--image", image, "--text-weight", 0.2)
     assert len(found["hits"]) == 20
 
 
-def test_a_picture_alone_needs_no_text(made, capsys):
-    picture = made / "world/images/scene-000003.png"
-    found = told(capsys, "search", made / "index", "--image", picture, "-k", 2)
+def test_a_image_alone_needs_no_text(made, capsys):
+    image = made / "world/images/scene-000003.png"
+    found = told(capsys, "search", made / "index", "--image", image, "-k", 2)
     assert found["hits"][0]["image"].endswith("scene-000003.png") and len(found["hits"]) == 2
     with pytest.raises(PmpguardError, match="is empty"):
         run("search", made / "index")
@@ -117,19 +117,19 @@ def test_a_picture_alone_needs_no_text(made, capsys):
 
 def test_a_box_west_of_greenwich(made, capsys):
     assert run("search", made / "index", "field", "--box", "-10,40,5,50") == 0
-    assert capsys.readouterr().out == "nothing found among 30 pictures\n"
+    assert capsys.readouterr().out == "nothing found among 30 images\n"
 
 
 def test_repeated_conditions_and_numbers(made, tmp_path, capsys):
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
+    images = tmp_path / "images"
+    images.mkdir()
     rows = [("a, b", 5.0), ("a, b", 30.0), ("c", 5.0), ("c", 20.0)]
     for number in range(4):
-        Image.new("RGB", (64, 64), (60 * number, 0, 0)).save(pictures / f"{number}.png")
+        Image.new("RGB", (64, 64), (60 * number, 0, 0)).save(images / f"{number}.png")
     table = {"id": list("wxyz"), "image": [f"{number}.png" for number in range(4)]}
     columns = {"label": [label for label, _ in rows], "cloud_cover": [cover for _, cover in rows]}
-    pq.write_table(pa.table({**table, **columns}), pictures / "metadata.parquet")
-    words = (pictures, "--model", made / "model", "--out", tmp_path / "emb", "--progress", "false")
+    pq.write_table(pa.table({**table, **columns}), images / "metadata.parquet")
+    words = (images, "--model", made / "model", "--out", tmp_path / "emb", "--progress", "false")
     assert run("embed", *words) == 0
     assert run("index build", tmp_path / "index", "--embeddings", tmp_path / "emb") == 0
 
@@ -148,18 +148,18 @@ def test_repeated_conditions_and_numbers(made, tmp_path, capsys):
 
 def test_nothing_found_and_nothing_asked(made, tmp_path, capsys):
     assert run("search", made / "index", "field", "--box", "5,5,6,6") == 0
-    assert capsys.readouterr().out == "nothing found among 30 pictures\n"
+    assert capsys.readouterr().out == "nothing found among 30 images\n"
     assert run("search", made / "index", "field", "--kind", "caption", "--where", "split=none") == 0
     assert capsys.readouterr().out == "nothing found among 150 captions\n"
     empty = tmp_path / "empty.geojson"
     words = ("search", made / "index", "field", "--where", "split=none", "--geojson", empty)
     assert run(*words, "--sheet", tmp_path / "never.png") == 0
-    assert capsys.readouterr().out == f"nothing found among 30 pictures\nfootprints: {empty}\n"
+    assert capsys.readouterr().out == f"nothing found among 30 images\nfootprints: {empty}\n"
     assert json.loads(empty.read_text())["features"] == []
     with pytest.raises(PmpguardError, match="is empty"):
         run("search", made / "index", "")
     for words in (("", "--image", made / "world/images/scene-000000.png"), ("field", "--kind", "caption")):
-        with pytest.raises(QueryError, match="only pictures found by words"):
+        with pytest.raises(QueryError, match="only images found by words"):
             run("search", made / "index", *words, "--explain")
     with pytest.raises(QueryError, match="k is 0"):
         run("search", made / "index", "field", "-k", 0)
@@ -173,23 +173,23 @@ def test_nothing_found_and_nothing_asked(made, tmp_path, capsys):
 
 
 def test_adding_removing_and_looking_at_an_index(made, tmp_path, capsys):
-    index, pictures = tmp_path / "index", tmp_path / "pictures"
+    index, images = tmp_path / "index", tmp_path / "images"
     shutil.copytree(made / "index", index)
-    pictures.mkdir()
+    images.mkdir()
     for number in range(3):
-        Image.new("RGB", (64, 64), (80 * number, 0, 0)).save(pictures / f"{number}.png")
-    (pictures / "bad.png").write_bytes(b"no picture")
+        Image.new("RGB", (64, 64), (80 * number, 0, 0)).save(images / f"{number}.png")
+    (images / "bad.png").write_bytes(b"no image")
     options = ("--progress", "false", "--device", "cpu")
-    change = told(capsys, "index add", index, pictures, *options, code=3)
+    change = told(capsys, "index add", index, images, *options, code=3)
     assert (change["added"], change["count"], len(change["problems"])) == (3, 33, 1)
     assert not (index / "incoming").exists()
-    (pictures / "bad.png").unlink()
-    again = told(capsys, "index add", index, pictures, *options)
+    (images / "bad.png").unlink()
+    again = told(capsys, "index add", index, images, *options)
     assert (again["added"], again["known"], again["version"]) == (0, 3, "000002")
-    Image.new("RGB", (64, 64)).save(pictures / "new.png")
-    assert told(capsys, "index add", index, pictures, *options)["added"] == 1
-    assert told(capsys, "index add", index, pictures, "--update", "true", *options)["count"] == 34
-    assert told(capsys, "index add", index, pictures, "--prefix", "two/", *options)["count"] == 38
+    Image.new("RGB", (64, 64)).save(images / "new.png")
+    assert told(capsys, "index add", index, images, *options)["added"] == 1
+    assert told(capsys, "index add", index, images, "--update", "true", *options)["count"] == 34
+    assert told(capsys, "index add", index, images, "--prefix", "two/", *options)["count"] == 38
     with pytest.raises(ConfigError, match="one id on each line"):
         run("index remove", index, f"@{tmp_path / 'absent'}")
     with pytest.raises(ConfigError, match="has its ids already"):
@@ -200,28 +200,25 @@ def test_adding_removing_and_looking_at_an_index(made, tmp_path, capsys):
     assert told(capsys, "index remove", index, "0.png,1.png")["count"] == 34
     info = told(capsys, "index info", index)
     assert (
-        info["pictures"] == 34
-        and info["captions"] == 150
-        and info["calibrated"]
-        and info["backend"] == "exact"
+        info["images"] == 34 and info["captions"] == 150 and info["calibrated"] and info["backend"] == "exact"
     )
     assert run("index info", index) == 0
-    assert "34 pictures, 150 captions" in capsys.readouterr().out
+    assert "34 images, 150 captions" in capsys.readouterr().out
     assert run("index verify", index) == 0
     assert "all as they were written" in capsys.readouterr().out
 
 
-def test_adding_an_embedding_of_the_same_pictures_changes_nothing(made, tmp_path, capsys):
+def test_adding_an_embedding_of_the_same_images_changes_nothing(made, tmp_path, capsys):
     shutil.copytree(made / "index", tmp_path / "index")
     change = told(capsys, "index add", tmp_path / "index", made / "emb")
     assert (change["added"], change["known"], change["count"]) == (0, 30, 30)
 
 
-def test_adding_pictures_none_of_which_can_be_read(made, tmp_path, capsys):
+def test_adding_images_none_of_which_can_be_read(made, tmp_path, capsys):
     shutil.copytree(made / "index", tmp_path / "index")
-    (tmp_path / "pictures").mkdir()
-    (tmp_path / "pictures/a.png").write_bytes(b"")
-    words = ("index add", tmp_path / "index", tmp_path / "pictures", "--progress", "false")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.png").write_bytes(b"")
+    words = ("index add", tmp_path / "index", tmp_path / "images", "--progress", "false")
     change = told(capsys, *words, code=3)
     assert (change["version"], change["added"], change["count"]) == ("000001", 0, 30)
     assert [(problem["id"], problem["reason"]) for problem in change["problems"]] == [
@@ -229,27 +226,27 @@ def test_adding_pictures_none_of_which_can_be_read(made, tmp_path, capsys):
     ]
     assert run(*words) == 3
     assert capsys.readouterr().out.splitlines() == [
-        f"{tmp_path / 'index'}: version 000001, 30 pictures (1 could not be read)",
+        f"{tmp_path / 'index'}: version 000001, 30 images (1 could not be read)",
         "  a.png: the file is empty",
     ]
     assert not (tmp_path / "index/incoming").exists() and run("index verify", tmp_path / "index") == 0
 
 
-def test_embedding_again_and_with_bad_pictures(made, tmp_path, capsys):
+def test_embedding_again_and_with_bad_images(made, tmp_path, capsys):
     words = (made / "world", "--model", made / "model", "--out", made / "emb", "--progress", "false")
     assert told(capsys, "embed", *words)["embedded"] == 0
     assert run("embed", *words) == 0
-    assert "30 pictures and 150 captions, 0 pictures embedded now" in capsys.readouterr().out
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    Image.new("RGB", (64, 64)).save(pictures / "good.png")
-    (pictures / "bad.png").write_bytes(b"")
-    words = (pictures, "--model", made / "model", "--out", tmp_path / "emb")
+    assert "30 images and 150 captions, 0 images embedded now" in capsys.readouterr().out
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.new("RGB", (64, 64)).save(images / "good.png")
+    (images / "bad.png").write_bytes(b"")
+    words = (images, "--model", made / "model", "--out", tmp_path / "emb")
     assert run("embed", *words) == 3
     captured = capsys.readouterr()
     assert "bad.png: the file is empty" in captured.out and "embedding" in captured.err
     with pytest.raises(ConfigError, match="--model DIR --out FOLDER"):
-        run("embed", pictures)
+        run("embed", images)
     with pytest.raises(ConfigError, match="--embeddings FOLDER"):
         run("index build", tmp_path / "index")
 

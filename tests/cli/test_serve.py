@@ -23,7 +23,7 @@ from pmpguard.models.retriever import Retriever
 from pmpguard.search.query import Query
 from pmpguard.search.searcher import Searcher
 from pmpguard.serving.run import listening, serve_index
-from pmpguard.synthetic.scenes import scene_world, write_world
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra serve is not installed")
@@ -40,17 +40,17 @@ sys.exit(run_verb(verb, {"serve": serve, "up": up}[verb], words))
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model and a folder of twelve pictures, one of them unreadable."""
+    """A model and a folder of twelve images, one of them unreadable."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("serve")
-    world = scene_world(13)
+    world = synthetic_scenes(13)
     write_world(world, folder / "world")
     Retriever.create(RetrieverConfig(dim=32, image_size=64), world.table.captions).save(folder / "model")
-    (folder / "pictures").mkdir()
+    (folder / "images").mkdir()
     for path in sorted((folder / "world" / "images").iterdir())[:11]:
-        shutil.copyfile(path, folder / "pictures" / path.name)
-    (folder / "pictures" / "bad.png").write_bytes(b"no picture")
+        shutil.copyfile(path, folder / "images" / path.name)
+    (folder / "images" / "bad.png").write_bytes(b"no image")
     return folder
 
 
@@ -82,9 +82,9 @@ def started(
 
 
 @pytest.mark.slow
-def test_up_from_nothing_to_a_page_and_again_with_one_more_picture(made, tmp_path):
-    folder = tmp_path / "pictures"
-    shutil.copytree(made / "pictures", folder)
+def test_up_from_nothing_to_a_page_and_again_with_one_more_image(made, tmp_path):
+    folder = tmp_path / "images"
+    shutil.copytree(made / "images", folder)
     words = ("up", folder, "--model", made / "model", "--progress", "false")
     with started(*words) as (address, errors):
         assert address.startswith("http://127.0.0.1:") and address.endswith("/")
@@ -104,7 +104,7 @@ def test_up_from_nothing_to_a_page_and_again_with_one_more_picture(made, tmp_pat
 @pytest.mark.slow
 def test_serve_with_a_token_from_the_environment(made, tmp_path):
     index = tmp_path / "index"
-    bring_up_to_date(made / "pictures", index, model=made / "model", tile=0, device="cpu", progress=False)
+    bring_up_to_date(made / "images", index, model=made / "model", tile=0, device="cpu", progress=False)
     with started("serve", index, PMPGUARD_TOKEN="s3cret") as (address, _):
         base, _, token = address.partition("#token=")
         assert token == "s3cret"
@@ -119,8 +119,8 @@ def up_to_date(made: Path, folder: Path, index: Path, model: str | None = "model
     bring_up_to_date(folder, index, model=path, tile=0, device="cpu", progress=False)
 
 
-def test_a_second_start_embeds_nothing_and_pictures_that_stay_bad_change_nothing(made, tmp_path, capsys):
-    folder, index = made / "pictures", tmp_path / "place" / "index"
+def test_a_second_start_embeds_nothing_and_images_that_stay_bad_change_nothing(made, tmp_path, capsys):
+    folder, index = made / "images", tmp_path / "place" / "index"
     up_to_date(made, folder, index)
     assert "left out bad.png" in capsys.readouterr().err
     up_to_date(made, folder, index, model=None)
@@ -130,9 +130,9 @@ def test_a_second_start_embeds_nothing_and_pictures_that_stay_bad_change_nothing
     assert [path.name for path in index.parent.iterdir()] == ["index"]
 
 
-def test_up_follows_changed_and_deleted_pictures_and_says_so(made, tmp_path, capsys):
-    folder, index = tmp_path / "pictures", tmp_path / "pictures" / ".pmpguard" / "index"
-    shutil.copytree(made / "pictures", folder)
+def test_up_follows_changed_and_deleted_images_and_says_so(made, tmp_path, capsys):
+    folder, index = tmp_path / "images", tmp_path / "images" / ".pmpguard" / "index"
+    shutil.copytree(made / "images", folder)
     (folder / "bad.png").unlink()
     up_to_date(made, folder, index)
     assert capsys.readouterr().err == ""
@@ -141,15 +141,15 @@ def test_up_follows_changed_and_deleted_pictures_and_says_so(made, tmp_path, cap
     shutil.copyfile(max(folder.glob("*.png")), first)
     second.unlink()
     up_to_date(made, folder, index, model=None)
-    assert capsys.readouterr().err == f"{index}: version 000003, 10 pictures (1 replaced, 1 removed)\n"
+    assert capsys.readouterr().err == f"{index}: version 000003, 10 images (1 replaced, 1 removed)\n"
     searcher = Searcher.open(index)
     assert searcher.explain(first.name, "a pond").score != before
     assert second.name not in {hit.id for hit in searcher.search(Query("a pond"), k=20)}
 
 
 def test_a_first_start_that_was_killed_and_then_changed_ends_in_step(made, tmp_path, monkeypatch):
-    folder, index = tmp_path / "pictures", tmp_path / "place" / "index"
-    shutil.copytree(made / "pictures", folder)
+    folder, index = tmp_path / "images", tmp_path / "place" / "index"
+    shutil.copytree(made / "images", folder)
     with monkeypatch.context() as patch:
         patch.setattr(up_command, "build_index", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -167,22 +167,22 @@ def test_what_is_wrong_is_said(made, tmp_path):
     with pytest.raises(DataError, match="no such folder"):
         up_to_date(made, tmp_path / "nothing", tmp_path / "index")
     with pytest.raises(ConfigError, match="has no index yet"):
-        up_to_date(made, made / "pictures", tmp_path / "index", model=None)
+        up_to_date(made, made / "images", tmp_path / "index", model=None)
     (tmp_path / "bad").mkdir()
-    shutil.copyfile(made / "pictures" / "bad.png", tmp_path / "bad" / "bad.png")
-    with pytest.raises(DataError, match="none of 1 pictures could be read"):
+    shutil.copyfile(made / "images" / "bad.png", tmp_path / "bad" / "bad.png")
+    with pytest.raises(DataError, match="none of 1 images could be read"):
         up_to_date(made, tmp_path / "bad", tmp_path / "bad-place" / "index")
     assert not (tmp_path / "bad-place" / "index").exists()
 
 
 def test_another_model_than_the_index_was_made_with_is_refused(made, tmp_path):
     index = tmp_path / "place" / "index"
-    up_to_date(made, made / "pictures", index)
+    up_to_date(made, made / "images", index)
     torch.manual_seed(1)
     Retriever.create(RetrieverConfig(dim=32, image_size=64), ["a pond"]).save(tmp_path / "other")
     with pytest.raises(ModelError, match="is of model"):
         bring_up_to_date(
-            made / "pictures", index, model=tmp_path / "other", tile=0, device="cpu", progress=False
+            made / "images", index, model=tmp_path / "other", tile=0, device="cpu", progress=False
         )
     with pytest.raises(ModelError, match="is of model"):
         Searcher.open(index, model=tmp_path / "other")
@@ -190,7 +190,7 @@ def test_another_model_than_the_index_was_made_with_is_refused(made, tmp_path):
 
 def test_a_taken_port_and_a_bad_token_are_clear_errors(made, tmp_path):
     index = tmp_path / "index"
-    up_to_date(made, made / "pictures", index)
+    up_to_date(made, made / "images", index)
     searcher = Searcher.open(index)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import pmpguard
-from pmpguard import cli
+from pmpguard.cli import main as cli
 from pmpguard.cli import table as command
 from pmpguard.errors import MissingExtraError
 from pmpguard.experiments.grid import grid_cells, read_grid
@@ -21,19 +21,19 @@ from pmpguard.experiments.rows import append_row, read_rows
 RECIPES = sorted((Path(pmpguard.__file__).parent / "experiments" / "recipes").glob("*.yaml"))
 SMALL = {
     "epochs": 1, "batch_size": 40, "device": "cpu", "precision": "fp32", "ema": 0.0,
-    "model": {"vision": "tiny", "text": "tiny", "dim": 32, "image_size": 64, "max_words": 24},
+    "model": {"vision": "tiny", "text": "tiny", "dim": 32, "image_size": 64, "max_tokens": 24},
 }  # fmt: skip
 RECIPE = """
 title: A small table
 scenes: 60
 methods:
   - name: infonce
-  - {name: guard, method: pmpguard, settings: {catch_from: 0}}
+  - {name: guard, method: pmpguard, settings: {detect_from_epoch: 0}}
   - {name: oracle, method: infonce, oracle: true}
 rates: [0.2, 0.4]
 seeds: [0, 1]
-printed_table: 1
-printed_dataset: RSICD
+paper_table: 1
+paper_dataset: RSICD
 """
 
 
@@ -166,7 +166,7 @@ def test_tables_are_written_without_matplotlib(
         (["--train.epoch", "3"], 1, "train.epoch: unknown setting"),
         (["--train.model.dims", "3"], 1, "train.model.dims: unknown setting"),
         (["--rates", "[4]"], 1, "rate is 4"),
-        (["--levels", "[picture]"], 2, "picture"),
+        (["--levels", "[image]"], 2, "image"),
         (["--speed", "3"], 2, "speed"),
     ],
 )
@@ -185,7 +185,7 @@ def test_there_are_recipes() -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_runs_on_the_embedded_world(
+def test_every_recipe_runs_on_synthetic_scenes(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     grid = read_grid(recipe)
@@ -199,5 +199,5 @@ def test_every_recipe_runs_on_the_embedded_world(
     text = capsys.readouterr().out
     source = "ours, told the labels" if told else "ours"
     assert f"# {grid.title}" in text and f"| {last} | {source} | 1 |" in text
-    assert ("printed, table" in text) == (grid.printed_table is not None)
+    assert ("printed, table" in text) == (grid.paper_table is not None)
     assert (tmp_path / "out" / "mr.png").is_file()

@@ -48,8 +48,8 @@ def test_tiles_of_a_folder(tmp_path, capsys):
     assert "4 tiles; 1 scenes cut now, 0 found done" in capsys.readouterr().out
     rows = pq.read_table(out / "metadata.parquet").to_pylist()
     assert [(row["row"], row["column"]) for row in rows] == [(0, 0), (0, 20), (20, 0), (20, 20)]
-    picture = np.asarray(Image.open(out / rows[1]["image"]))
-    assert np.array_equal(picture, np.moveaxis(pixels[[3, 2, 1], :20, 20:], 0, -1))
+    image = np.asarray(Image.open(out / rows[1]["image"]))
+    assert np.array_equal(image, np.moveaxis(pixels[[3, 2, 1], :20, 20:], 0, -1))
 
 
 def test_a_damaged_scene_sets_the_exit_code_and_is_in_the_report(tmp_path, capsys):

@@ -14,14 +14,14 @@ from pmpguard.cli import train as command
 from pmpguard.cli.main import main
 from pmpguard.data.formats import read_pairs
 from pmpguard.evaluation.detection import RematchPrecision
-from pmpguard.synthetic.scenes import scene_world, write_world
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 from pmpguard.training.loop import Interrupted
 
 SMALL = {
-    "method": "pmpguard", "settings": {"catch_from": 1, "cga": True, "ranking": "S"},
+    "method": "pmpguard", "settings": {"detect_from_epoch": 1, "cga": True, "ranking": "awareness"},
     "epochs": 2, "batch_size": 40, "device": "cpu",
-    "model": {"vision": "tiny", "text": "tiny", "dim": 32, "image_size": 64, "max_words": 24},
-    "optimiser": {"new_lr": 0.001},
+    "model": {"vision": "tiny", "text": "tiny", "dim": 32, "image_size": 64, "max_tokens": 24},
+    "optimiser": {"head_lr": 0.001},
 }  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def one_thread() -> None:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sixty scenes as files: 48 for training, 6 and 6 to validate and test."""
     folder = tmp_path_factory.mktemp("data") / "world"
-    write_world(scene_world(60), folder)
+    write_world(synthetic_scenes(60), folder)
     return folder
 
 
@@ -59,7 +59,7 @@ def test_training_leaves_a_whole_run_and_continues_when_called_again(
     assert main(train_words(trained, world, "--json")) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["run"] == str(trained) and told["row"]["rate"] == 0.4 and told["row"]["method"] == "pmpguard"
-    assert 0 <= told["rankings"]["S"]["mr"] <= 100
+    assert 0 <= told["rankings"]["awareness"]["mr"] <= 100
     assert (trained / "metrics.jsonl").read_bytes() == before  # nothing was left to do
 
 
@@ -78,7 +78,7 @@ def test_the_text_says_how_good_model_and_catching_are(
 ) -> None:
     assert main(train_words(trained, world)) == 0
     text = capsys.readouterr().out
-    assert "6 images, 30 captions" in text and "catching: estimated mismatch rate" in text
+    assert "6 images, 30 captions" in text and "detection: estimated mismatch rate" in text
     assert "true 0.400" in text and "on validation" in text and f"model in {trained / 'model'}" in text
 
 
@@ -102,15 +102,15 @@ def test_evaluating_a_saved_model_repeats_what_training_measured(
 ) -> None:
     assert main(train_words(trained, world, "--json")) == 0
     told = json.loads(capsys.readouterr().out)
-    words = [str(trained / "model"), "--dataset", str(world), "--rankings", "[pooled, z]"]
+    words = [str(trained / "model"), "--dataset", str(world), "--rankings", "[pooled, gated]"]
     found = evaluate(*words, capsys=capsys)
-    assert found["ranking"] == "S" and found["split"] == "test" and found["shortlist"] is None
-    for name in ("S", "pooled", "z"):
+    assert found["ranking"] == "awareness" and found["split"] == "test" and found["shortlist"] is None
+    for name in ("awareness", "pooled", "gated"):
         assert found["rankings"][name]["mr"] == pytest.approx(told["rankings"][name]["mr"], abs=1e-6)
     assert set(found["intervals"]) >= {"mr", "i2t_r1"}
     assert found["seconds"] > 0 and found["peak_memory_gb"] > 0
     everything = evaluate(*words[:3], "--shortlist", "30", "--bootstrap", "0", capsys=capsys)
-    assert everything["rankings"]["S"] == pytest.approx(found["rankings"]["S"], abs=1e-6)
+    assert everything["rankings"]["awareness"] == pytest.approx(found["rankings"]["awareness"], abs=1e-6)
     some = evaluate(*words[:3], "--shortlist", "2", "--bootstrap", "0", capsys=capsys)
     assert some["shortlist"] == 2 and some["intervals"] == {}
 
@@ -183,11 +183,11 @@ def test_ctrl_c_says_how_to_continue(
 
 def test_rematching_is_described_in_one_line() -> None:
     both = command.describe_rematching(RematchPrecision(20, 0.85, 0.9))
-    assert both == "rematching: 20 captions proposed, 85.0% for the right picture, 90.0% of its scene class"
+    assert both == "rematching: 20 captions proposed, 85.0% for the right image, 90.0% of its scene class"
     assert command.describe_rematching(RematchPrecision(0, None, None)) == "rematching: 0 captions proposed"
 
 
-def test_a_dataset_without_splits_is_trained_and_measured_on_pictures_held_out(
+def test_a_dataset_without_splits_is_trained_and_measured_on_images_held_out(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = read_pairs(world)
@@ -210,5 +210,5 @@ def test_a_dataset_without_splits_is_trained_and_measured_on_pictures_held_out(
     measure = ["evaluate", str(tmp_path / "run" / "model"), *plain, "--bootstrap", "0", "--json"]
     assert main([*measure, *held]) == 0
     again = json.loads(capsys.readouterr().out)
-    assert again["images"] == 7 and again["rankings"]["S"] == trained["rankings"]["S"]
+    assert again["images"] == 7 and again["rankings"]["awareness"] == trained["rankings"]["awareness"]
     assert main(measure) == 1

@@ -23,18 +23,18 @@ from pmpguard.models.config import RetrieverConfig
 from pmpguard.models.retriever import Retriever
 from pmpguard.search.query import Query
 from pmpguard.search.searcher import Searcher
-from pmpguard.synthetic.scenes import scene_world, write_world
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 GEO = "the extra geo is not installed"
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model and a dataset of six pictures."""
+    """A model and a dataset of six images."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("up")
-    world = scene_world(6)
+    world = synthetic_scenes(6)
     write_world(world, folder / "world")
     Retriever.create(RetrieverConfig(dim=32, image_size=64), world.table.captions).save(folder / "model")
     return folder
@@ -67,7 +67,7 @@ def test_scenes_are_cut_into_tiles_that_keep_their_place(made, tmp_path):
     assert searcher.version == "000001" and len(hits) == searcher.count > 4
     wests = sorted({float(str(hit.metadata["west"])) for hit in hits})
     assert wests[0] == pytest.approx(15, abs=1e-5) and wests[-1] < 15.01  # the zone's middle is 15° east
-    assert searcher.picture(hits[0].id).size == (32, 32)
+    assert searcher.image(hits[0].id).size == (32, 32)
 
 
 def test_scenes_that_change_or_are_deleted_are_followed(made, tmp_path):
@@ -77,7 +77,7 @@ def test_scenes_that_change_or_are_deleted_are_followed(made, tmp_path):
         update(made, folder, index, tile=32)
         searcher = Searcher.open(index)
         hits = searcher.search(Query("a pond"), k=50)
-        assert all(searcher.picture(hit.id).size == (32, 32) for hit in hits)
+        assert all(searcher.image(hit.id).size == (32, 32) for hit in hits)
         return {hit.id: hit.score for hit in hits}
 
     write_scene(folder / "a.tif", 0)
@@ -105,16 +105,18 @@ def test_the_size_of_tiles_is_remembered_and_another_one_refused(made, tmp_path,
         searcher = update(made, folder, index, tile=tile, model=None)
         assert (searcher.version, searcher.count) == ("000001", count)
     for tile in (16, 0):
-        with pytest.raises(ConfigError, match=rf"made of tiles of 32 pixels, and --tile is {tile}") as caught:
+        with pytest.raises(
+            ConfigError, match=rf"made of tiles of 32 pixels, and --tile is {tile}"
+        ) as flagged:
             update(made, folder, index, tile=tile)
-        assert "--index" in caught.value.fix
+        assert "--index" in flagged.value.fix
     second = tmp_path / "place" / "second"
     assert update(made, folder, second, tile=64).count == 1
     assert update(made, folder, tmp_path / "place" / "third").count == 1  # beside it, whole
     for name in ("second", "third"):  # and neither disturbs the other
         searcher = update(made, folder, tmp_path / "place" / name, model=None)
-        assert searcher.picture(searcher.search(Query("a pond"))[0].id).size == (64, 64)
-    with pytest.raises(ConfigError, match="made of whole pictures, and --tile is 32"):
+        assert searcher.image(searcher.search(Query("a pond"))[0].id).size == (64, 64)
+    with pytest.raises(ConfigError, match="made of whole images, and --tile is 32"):
         update(made, folder, tmp_path / "place" / "third", tile=32)
 
 
@@ -155,17 +157,17 @@ def test_scenes_with_coordinates_are_worth_a_hint(made, tmp_path, capsys):
     assert "--tile" not in capsys.readouterr().err
 
 
-def shard(path: Path, pictures: list[Path]) -> Path:
+def shard(path: Path, images: list[Path]) -> Path:
     with tarfile.open(path, "w") as archive:
-        for picture in pictures:
-            archive.add(picture, picture.name)
+        for image in images:
+            archive.add(image, image.name)
     return path
 
 
-def test_shards_a_pattern_of_them_one_picture_and_a_dataset_file(made, tmp_path):
-    pictures = sorted((made / "world" / "images").iterdir())
-    shards = [shard(tmp_path / f"part-{number}.tar", pictures[3 * number :][:3]) for number in range(2)]
-    shutil.copyfile(pictures[0], tmp_path / "one.png")
+def test_shards_a_pattern_of_them_one_image_and_a_dataset_file(made, tmp_path):
+    images = sorted((made / "world" / "images").iterdir())
+    shards = [shard(tmp_path / f"part-{number}.tar", images[3 * number :][:3]) for number in range(2)]
+    shutil.copyfile(images[0], tmp_path / "one.png")
     shutil.copytree(made / "world", tmp_path / "world")
     sources = {
         shards[0]: 3, tmp_path / "part-{0..1}.tar": 6, tmp_path / "part-*.tar": 6,
@@ -185,7 +187,7 @@ def test_shards_a_pattern_of_them_one_picture_and_a_dataset_file(made, tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_named(made, tmp_path, monkeypatch):
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     shutil.copytree(made / "world" / "images", folder)
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -193,9 +195,9 @@ def test_a_place_that_cannot_be_written_is_named(made, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:  # the tests may run as root, who may write anywhere
         patch.setattr(tempfile, "TemporaryFile", refuse)
-        with pytest.raises(ConfigError, match=r"pictures/\.pmpguard: cannot be written") as caught:
+        with pytest.raises(ConfigError, match=r"images/\.pmpguard: cannot be written") as flagged:
             update(made, folder, usual_place(folder))
-    assert "--index" in caught.value.fix
+    assert "--index" in flagged.value.fix
     shutil.rmtree(folder / ".pmpguard")
     (folder / ".pmpguard").write_text("in the way")
     with pytest.raises(ConfigError, match="cannot be written"):

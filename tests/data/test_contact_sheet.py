@@ -12,7 +12,7 @@ def plain(colour, size=(64, 64)):
     return Image.new("RGB", size, colour)
 
 
-def test_pictures_lie_in_reading_order_whole_and_undistorted():
+def test_images_lie_in_reading_order_whole_and_undistorted():
     colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
     sheet = contact_sheet(
         [plain(colours[0]), plain(colours[1], (64, 32)), plain(colours[2])], ["a"] * 3, 2, cell=64
@@ -24,16 +24,16 @@ def test_pictures_lie_in_reading_order_whole_and_undistorted():
         boxes.append(
             (rows.min(), columns.min(), rows.max() - rows.min() + 3, columns.max() - columns.min() + 3)
         )
-    # The frame of one pixel belongs to the picture: 62 pixels of colour are 64 with it.
+    # The frame of one pixel belongs to the image: 62 pixels of colour are 64 with it.
     assert [box[2:] for box in boxes] == [(64, 64), (32, 64), (64, 64)]
     assert boxes[0][1] == boxes[2][1] < boxes[1][1] and boxes[0][0] < boxes[2][0]
     assert (pixels[0] == 255).all() and (pixels[:, 0] == 255).all()
 
 
-def test_captions_are_drawn_below_their_picture():
-    pictures = [plain((200, 200, 200))] * 2
-    with_text = np.asarray(contact_sheet(pictures, ["first", ""], 2, cell=64)).astype(int)
-    without = np.asarray(contact_sheet(pictures, ["", ""], 2, cell=64)).astype(int)
+def test_captions_are_drawn_below_their_image():
+    images = [plain((200, 200, 200))] * 2
+    with_text = np.asarray(contact_sheet(images, ["first", ""], 2, cell=64)).astype(int)
+    without = np.asarray(contact_sheet(images, ["", ""], 2, cell=64)).astype(int)
     rows, columns = np.nonzero(np.abs(with_text - without).sum(-1))
     assert len(rows) and rows.min() > 64 and columns.max() < with_text.shape[1] // 2
 
@@ -51,12 +51,12 @@ def test_lines_fit_and_are_few(text):
         assert lines[-1].endswith("...")
 
 
-def test_a_single_picture_and_strange_requests():
+def test_a_single_image_and_strange_requests():
     assert contact_sheet([plain((1, 2, 3))], ["a"], columns=5, cell=64).width == 64 + 2 * 8
-    for pictures, captions, columns in (
+    for images, captions, columns in (
         ([], [], 1),
         ([plain((0, 0, 0))], [], 1),
         ([plain((0, 0, 0))], ["a"], 0),
     ):
         with pytest.raises(ConfigError):
-            contact_sheet(pictures, captions, columns)
+            contact_sheet(images, captions, columns)

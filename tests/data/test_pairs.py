@@ -172,8 +172,8 @@ def test_fingerprint_sees_where_one_string_ends() -> None:
 
 
 def test_parquet_keeps_name_and_root(tmp_path: Path) -> None:
-    (tmp_path / "pictures").mkdir()
-    pairs = PairTable(table().arrow, tmp_path / "pictures", "fake")
+    (tmp_path / "images").mkdir()
+    pairs = PairTable(table().arrow, tmp_path / "images", "fake")
     pairs.write_parquet(tmp_path / "tables" / "a.parquet")
     back = read_pairs(tmp_path / "tables" / "a.parquet")
     assert (back.name, back.root.resolve(), back.fingerprint) == ("fake", pairs.root, pairs.fingerprint)

@@ -66,9 +66,9 @@ def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> N
     with tarfile.open(path, "w") as tar:
         format_examples.add_member(tar, "fine.png", b"x")
         format_examples.add_member(tar, name, b"x")
-    with pytest.raises(DataError, match="leaves the folder") as caught:
+    with pytest.raises(DataError, match="leaves the folder") as flagged:
         read_pairs(path, format="webdataset")
-    assert repr(name) in str(caught.value)
+    assert repr(name) in str(flagged.value)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes, said: str) -
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w") as tar:
         format_examples.add_member(tar, "odd.png", b"", type=kind, linkname="/etc/passwd")
-    with path.open("rb") as stream, pytest.raises(DataError, match=said) as caught:
+    with path.open("rb") as stream, pytest.raises(DataError, match=said) as flagged:
         list(shards.iter_members(stream, "a.tar"))
-    assert "odd.png" in str(caught.value)
+    assert "odd.png" in str(flagged.value)
 
 
 def test_huge_member_is_refused_unread(tmp_path: Path) -> None:
@@ -219,8 +219,8 @@ def test_wrong_rank_is_refused(tmp_path: Path) -> None:
 def test_sample_errors_name_the_sample(tmp_path: Path) -> None:
     cases = {
         "no caption": [("a.png", b"x")],
-        "0 pictures": [("a.txt", b"x")],
-        "2 pictures": [("a.png", b"x"), ("a.jpg", b"x"), ("a.txt", b"x")],
+        "0 images": [("a.txt", b"x")],
+        "2 images": [("a.png", b"x"), ("a.jpg", b"x"), ("a.txt", b"x")],
         "two members end in .txt": [("a.png", b"x"), ("a.txt", b"x"), ("a.txt", b"x")],
         "not valid UTF-8": [("a.png", b"x"), ("a.txt", b"\xff\xfe")],
         "not valid JSON": [("a.png", b"x"), ("a.json", b"{")],
@@ -238,9 +238,9 @@ def test_sample_errors_name_the_sample(tmp_path: Path) -> None:
         with tarfile.open(tmp_path / "a.tar", "w") as tar:
             for name, data in members:
                 format_examples.add_member(tar, name, data)
-        with pytest.raises(DataError, match=said) as caught:
+        with pytest.raises(DataError, match=said) as flagged:
             read_pairs(tmp_path / "a.tar", format="webdataset")
-        assert "a.tar" in str(caught.value)
+        assert "a.tar" in str(flagged.value)
 
 
 def test_pickles_in_shards_are_never_loaded(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ ROWS = [
 def test_counts_by_hand():
     report = dataset_statistics(table(ROWS, label=["pond", "pond", "pond", "pond", "pond", None]))
     (split,) = report.splits
-    assert (split.split, split.pairs, split.pictures, split.distinct_captions) == ("train", 6, 3, 3)
-    assert split.captions_per_picture == (1, 2.0, 3)
+    assert (split.split, split.pairs, split.images, split.distinct_captions) == ("train", 6, 3, 3)
+    assert split.captions_per_image == (1, 2.0, 3)
     assert split.words[0] == 2 and split.words[100] == 8 and split.words[50] == 2
     assert split.vocabulary == len(
         {"a", "pond", "two", "ponds", "near", "road", "on", "the", "left", "field"}
@@ -46,7 +46,7 @@ def test_counts_by_hand():
 
 def test_splits_are_apart_and_both_outputs_name_them():
     report = dataset_statistics(table(ROWS, split=["train"] * 4 + ["test"] * 2))
-    assert [(split.split, split.pairs, split.pictures) for split in report.splits] == [
+    assert [(split.split, split.pairs, split.images) for split in report.splits] == [
         ("train", 4, 2),
         ("test", 2, 2),
     ]
@@ -58,13 +58,13 @@ def test_splits_are_apart_and_both_outputs_name_them():
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=10), st.integers(1, 3))
 def test_best_recall_against_trying_every_ranking(pairs, rank):
-    """For each sentence try every ranking of the pictures and keep the best number of hits."""
-    pictures = sorted({picture for _, picture in pairs})
+    """For each sentence try every ranking of the images and keep the best number of hits."""
+    images = sorted({image for _, image in pairs})
     hits = 0
     for sentence in {sentence for sentence, _ in pairs}:
-        own = [picture for text, picture in pairs if text == sentence]
+        own = [image for text, image in pairs if text == sentence]
         hits += max(
-            sum(picture in ranking[:rank] for picture in own) for ranking in itertools.permutations(pictures)
+            sum(image in ranking[:rank] for image in own) for ranking in itertools.permutations(images)
         )
     carried, times = np.unique(np.array(pairs), axis=0, return_counts=True)
     assert best_text_to_image(carried[:, 0], times, rank) == pytest.approx(hits / len(pairs))
@@ -77,7 +77,7 @@ def test_rsicd():
 
     report = dataset_statistics(read_pairs(Path(os.environ["PMPGUARD_RSICD"]) / "dataset_rsicd.json"))
     splits = {split.split: split for split in report.splits}
-    assert {name: split.pictures for name, split in splits.items()} == {
+    assert {name: split.images for name, split in splits.items()} == {
         "train": 8734,
         "val": 1094,
         "test": 1093,

@@ -46,7 +46,7 @@ FAMILIES = {
 
 
 def mixed(family, rate, count, seed):
-    """Labelled scores with exactly `rate` mismatched ones, their truth, and a sample of wrong pairs."""
+    """Labelled scores with exactly `rate` mismatched ones, their truth, and a sample of mismatched pairs."""
     matched, mismatched = FAMILIES[family]
     generator = np.random.default_rng(seed)
     wrong = round(rate * count)
@@ -191,7 +191,7 @@ def test_bad_input_is_named(scores, wrong, message):
 
 @pytest.mark.parametrize("rate", [0.2, 0.4, 0.8])
 def test_a_known_rate_undoes_what_the_model_remembers_of_wrong_pairs(rate: float) -> None:
-    """Wrong pairs that were trained on score 1 higher than fresh ones; the plain fit believes many."""
+    """Mismatched pairs that were trained on score 1 higher than fresh ones; the plain fit believes many."""
     draw = np.random.default_rng(3)
     fresh = draw.normal(0, 1, 20_000)
     wrong = int(rate * 10_000)

@@ -1,4 +1,4 @@
-"""Evidence of labelled and deliberately wrong pairs, measured alike, against loops."""
+"""Evidence of labelled and deliberately mismatched pairs, measured alike, against loops."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from torch.nn.functional import normalize
 
 from pmpguard.detection import null_pairs as looking
 from pmpguard.detection.null_pairs import (
-    WrongPairs,
-    agreement_part,
-    draw_wrong,
-    score_part,
-    wrong_count,
+    NullPairs,
+    caption_agreement_evidence,
+    null_pair_count,
+    sample_null_pairs,
+    similarity_evidence,
 )
 
 
 def small_world(images: int = 30, each: int = 3) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator().manual_seed(1)
     captions = normalize(torch.randn(images * each, 8, generator=generator), dim=1)
-    pictures = normalize(torch.randn(images, 8, generator=generator), dim=1)
+    pixels = normalize(torch.randn(images, 8, generator=generator), dim=1)
     caption_of = torch.arange(images * each)
-    return captions, pictures, caption_of, caption_of // each
+    return captions, pixels, caption_of, caption_of // each
 
 
 def test_wrong_pairs_are_never_labelled_ones_and_stand_in_rows_of_their_image() -> None:
     _, _, caption_of, image_of = small_world()
-    wrong = draw_wrong(caption_of, image_of, seed=3)
-    assert len(wrong.captions) == wrong_count(len(caption_of)) == 20_000
+    wrong = sample_null_pairs(caption_of, image_of, seed=3)
+    assert len(wrong.captions) == null_pair_count(len(caption_of)) == 20_000
     assert (image_of[wrong.captions] != wrong.images).all()
     assert torch.equal(image_of[wrong.rows], wrong.images)
-    again = draw_wrong(caption_of, image_of, seed=3)
+    again = sample_null_pairs(caption_of, image_of, seed=3)
     assert torch.equal(wrong.captions, again.captions) and torch.equal(wrong.rows, again.rows)
-    assert not torch.equal(wrong.captions, draw_wrong(caption_of, image_of, seed=4).captions)
+    assert not torch.equal(wrong.captions, sample_null_pairs(caption_of, image_of, seed=4).captions)
 
 
 def test_wrong_pairs_are_repeated_when_too_few_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "MISMATCHED_AT_LEAST", 50)
     two = torch.arange(2)
-    wrong = draw_wrong(two, two, seed=0)
+    wrong = sample_null_pairs(two, two, seed=0)
     assert len(wrong.captions) == 50 and (wrong.captions != wrong.images).all()
 
 
 def test_parts_are_what_loops_give() -> None:
-    captions, pictures, caption_of, image_of = small_world()
-    some = draw_wrong(caption_of, image_of, seed=0)
-    wrong = WrongPairs(some.captions[:40], some.images[:40], some.rows[:40])
-    part = agreement_part(captions, caption_of, image_of, wrong)
+    captions, images, caption_of, image_of = small_world()
+    some = sample_null_pairs(caption_of, image_of, seed=0)
+    wrong = NullPairs(some.captions[:40], some.images[:40], some.rows[:40])
+    part = caption_agreement_evidence(captions, caption_of, image_of, wrong)
     centred = (captions - captions.mean(0)).double().numpy()
     centred /= np.linalg.norm(centred, axis=1, keepdims=True)
     asked = [*zip(range(90), image_of.tolist(), range(90), strict=True)]
@@ -58,8 +58,8 @@ def test_parts_are_what_loops_give() -> None:
         cosines = sorted((float(centred[caption] @ centred[r]) for r in others), reverse=True)
         assert value == pytest.approx(np.mean(cosines[:2]), abs=1e-5)
 
-    score, _ = score_part(captions, pictures, caption_of, image_of, wrong)
-    cosines = (captions @ pictures.T).double().numpy()  # (C, I)
+    score, _ = similarity_evidence(captions, images, caption_of, image_of, wrong)
+    cosines = (captions @ images.T).double().numpy()  # (C, I)
     by_caption = (cosines - cosines.mean(1, keepdims=True)) / cosines.std(1, keepdims=True)
     by_image = (cosines - cosines.mean(0)) / cosines.std(0)
     both = (by_caption + by_image) / 2**0.5

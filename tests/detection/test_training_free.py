@@ -1,4 +1,4 @@
-"""The first look: wrong pairs told by encoders without a common space, from any part, with other evidence."""
+"""Training-free detection: mismatched pairs told by encoders without a common space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from pmpguard.audit.embeddings import embedding_evidence
-from pmpguard.detection.training_free import first_look
+from pmpguard.detection.training_free import training_free_evidence
 from pmpguard.detection.verdicts import judge_evidence, measured_evidence
 
 
@@ -33,20 +33,20 @@ def world(rate: float, images: int = 400, per_image: int = 4, seed: int = 0) -> 
     moved = np.flatnonzero(generator.random(len(image_of)) < rate)
     own = image_of.copy()
     own[moved] = own[generator.permutation(moved)]
-    said = scenes[own] + 0.6 * generator.normal(size=(len(own), 12))
+    neighbour_text = scenes[own] + 0.6 * generator.normal(size=(len(own), 12))
     looks = scenes + 0.6 * generator.normal(size=scenes.shape)
     spaces = (generator.normal(size=(12, dim)) for dim in (24, 40))
-    captions, pictures = (
-        torch.from_numpy(x @ to).float() for x, to in zip((said, looks), spaces, strict=True)
+    captions, pixels = (
+        torch.from_numpy(x @ to).float() for x, to in zip((neighbour_text, looks), spaces, strict=True)
     )
     rows = torch.arange(len(image_of))
-    return World(captions, pictures, rows, torch.from_numpy(image_of), own != image_of)
+    return World(captions, pixels, rows, torch.from_numpy(image_of), own != image_of)
 
 
 def told(given: World, rounds: int) -> dict[str, float]:
     """AUROC of each kind of evidence."""
     pairs = given.captions, given.images, given.caption_of, given.image_of
-    looked = first_look(*pairs, rounds=rounds)
+    looked = training_free_evidence(*pairs, rounds=rounds)
     found = measured_evidence(looked.measures, given.caption_of, given.image_of)
     return {
         name: roc_auc_score(~given.wrong, found.labelled[:, place]) for place, name in enumerate(found.names)
@@ -76,9 +76,9 @@ def test_images_with_one_caption_are_looked_at_too():
 def test_no_pair_vouches_for_itself_by_way_of_others(images, per_image, dim, seed):
     """Where every caption is wrong, labelled pairs look like simulated ones after all rounds."""
     generator = torch.Generator().manual_seed(seed)
-    captions, pictures = (torch.randn(n, dim, generator=generator) for n in (images * per_image, images))
+    captions, pixels = (torch.randn(n, dim, generator=generator) for n in (images * per_image, images))
     image_of = torch.arange(images).repeat_interleave(per_image)
-    evidence = embedding_evidence(pictures, captions, image_of, torch.arange(len(image_of)), seed=seed)
+    evidence = embedding_evidence(pixels, captions, image_of, torch.arange(len(image_of)), seed=seed)
     for name in ("mapped", "said", "shown"):
         place = evidence.names.index(name)
         labelled, simulated = evidence.labelled[:, place], evidence.wrong[:, place]
@@ -100,14 +100,14 @@ def test_a_handful_of_images_is_judged(images, per_image):
 
 def test_nearly_all_wrong_is_told_to_be_so():
     given = world(0.95, images=600)
-    looked = first_look(given.captions, given.images, given.caption_of, given.image_of)
+    looked = training_free_evidence(given.captions, given.images, given.caption_of, given.image_of)
     evidence = measured_evidence(looked.measures, given.caption_of, given.image_of)
     rate = judge_evidence([evidence], bootstrap=0).verdicts.mismatch_rate
     assert rate == pytest.approx(given.wrong.mean(), abs=0.04)
 
 
 def test_copies_in_one_fold_do_not_teach_each_other():
-    """The same picture twice, with the same wrong captions: kept apart from each other, neither vouches."""
+    """The same image twice, with the same wrong captions: kept apart from each other, neither vouches."""
     given = world(0.0, images=300)
     twice = torch.cat([given.images, given.images[:150]])
     exchanged = torch.roll(torch.arange(150), 1)  # captions of the first 150, and of their copies, are wrong
@@ -118,15 +118,17 @@ def test_copies_in_one_fold_do_not_teach_each_other():
     together = np.random.default_rng(0).integers(5, size=300)
     aucs = []
     for fold_of in (np.concatenate([together, together[:150]]), None):
-        said = first_look(given.captions, twice, caption_of.flatten(), image_of, {}, fold_of=fold_of)
-        answers = said.measures["said"](caption_of.flatten(), image_of, image_of)
+        neighbour_text = training_free_evidence(
+            given.captions, twice, caption_of.flatten(), image_of, {}, fold_of=fold_of
+        )
+        answers = neighbour_text.measures["said"](caption_of.flatten(), image_of, image_of)
         aucs.append(roc_auc_score(~wrong, answers))
     assert aucs[0] > aucs[1] + 0.05
 
 
 def test_a_part_asks_by_its_own_numbers():
     given = world(0.3)
-    looked = first_look(given.captions, given.images, given.caption_of, given.image_of, rounds=1)
+    looked = training_free_evidence(given.captions, given.images, given.caption_of, given.image_of, rounds=1)
     captions, images = torch.tensor([7, 900, 41]), torch.tensor([3, 250])
     part = looked.of_part(captions, images)
     some, of = torch.tensor([2, 0, 1, 1]), torch.tensor([0, 1, 1, 0])
@@ -137,7 +139,7 @@ def test_a_part_asks_by_its_own_numbers():
 
 
 def test_what_else_is_known_counts_in_the_rounds():
-    """Few pairs, nearly all wrong: what look-alikes say depends on who tells which of them to hear."""
+    """Few pairs, nearly all wrong: what neighbours say depends on who tells which of them to hear."""
     given = world(0.9, images=150)
     right = torch.from_numpy(~given.wrong)
     pairs = given.caption_of, given.image_of
@@ -147,7 +149,8 @@ def test_what_else_is_known_counts_in_the_rounds():
         return torch.where((given.image_of[captions] == images) & right[captions], 20.0, 0.0) + noise
 
     looks = [
-        first_look(given.captions, given.images, *pairs, known, rounds=1) for known in ({"score": knows}, {})
+        training_free_evidence(given.captions, given.images, *pairs, known, rounds=1)
+        for known in ({"score": knows}, {})
     ]
     told, untold = (
         roc_auc_score(~given.wrong, looked.measures["said"](*pairs, given.caption_of)) for looked in looks
@@ -159,6 +162,6 @@ def test_look_alike_captions_are_rivals_only_where_all_parts_know_the_same_ones(
     given = world(0.5)
     pairs = given.images[:, :24], given.captions, given.image_of, given.caption_of
     whole = embedding_evidence(*pairs)
-    assert whole.alike is not None and "rivals" in judge_evidence([whole], bootstrap=0).names
+    assert whole.alike is not None and "competitors" in judge_evidence([whole], bootstrap=0).names
     again = embedding_evidence(*pairs)
-    assert "rivals" not in judge_evidence([whole, again], bootstrap=0).names  # two sets of numbers
+    assert "competitors" not in judge_evidence([whole, again], bootstrap=0).names  # two sets of numbers

@@ -29,7 +29,7 @@ WORDS = ["red", "green", "blue", "roof", "pond", "road", "tree", "field"]
 
 
 class Held:
-    """Pictures in memory."""
+    """Images in memory."""
 
     def __init__(self, pixels: Tensor) -> None:
         self.pixels = pixels
@@ -44,7 +44,7 @@ class Held:
 
 @pytest.fixture(scope="module")
 def gallery() -> Gallery:
-    """Fourteen pictures of noise with two captions each; one sentence occurs twice."""
+    """Fourteen images of noise with two captions each; one sentence occurs twice."""
     draw = np.random.default_rng(0)
     captions = [" ".join(draw.choice(WORDS, 4)) for _ in range(28)]
     captions[9] = captions[2]
@@ -62,16 +62,16 @@ def retriever() -> Retriever:
 
 def test_recalls_are_those_of_the_whole_score_matrix(retriever: Retriever, gallery: Gallery) -> None:
     report = evaluate_retriever(
-        retriever, gallery, split="test", rankings=["pooled", "z", "S+z"], bootstrap=50
+        retriever, gallery, split="test", rankings=["pooled", "gated", "awareness+gated"], bootstrap=50
     )
     texts = retriever.encode_texts(gallery.table.captions)
-    images = retriever.encode_images(next(gallery.pictures.batches([np.arange(14)])))
-    assert list(report.rankings) == ["S", "pooled", "z", "S+z"]
+    images = retriever.encode_images(next(gallery.images.batches([np.arange(14)])))
+    assert list(report.rankings) == ["awareness", "pooled", "gated", "awareness+gated"]
     for name, measured in report.rankings.items():
         scores = retriever.score(texts, images, ranking=name)  # type: ignore[arg-type]
         expected = retrieval_recall(scores, gallery.table.image_codes, bootstrap=0)
         assert measured.i2t == pytest.approx(expected.i2t) and measured.t2i == pytest.approx(expected.t2i)
-    assert report.recall is report.rankings["S"] and report.recall.string_aware is not None
+    assert report.recall is report.rankings["awareness"] and report.recall.string_aware is not None
     assert report.seconds > 0 and report.peak_memory_gb > 0
 
 
@@ -116,13 +116,13 @@ def test_a_shortlist_only_scores_what_is_on_it(gallery: Gallery, retriever: Retr
     texts, images = encode_gallery(retriever, gallery, 100, CPU)
     scored = 0
 
-    def score(captions: Encoded, pictures: Encoded) -> Tensor:
+    def score(captions: Encoded, pixels: Encoded) -> Tensor:
         nonlocal scored
-        scored += len(captions) * len(pictures)
-        return retriever.score(captions, pictures)
+        scored += len(captions) * len(pixels)
+        return retriever.score(captions, pixels)
 
     shortlist_scores(texts, images, 2, score)
-    assert 2 * 28 <= scored <= 2 * 28 + 2 * 14  # each caption's two, and each picture's two
+    assert 2 * 28 <= scored <= 2 * 28 + 2 * 14  # each caption's two, and each image's two
 
 
 def test_the_report_says_what_was_done(retriever: Retriever, gallery: Gallery) -> None:
@@ -130,7 +130,7 @@ def test_the_report_says_what_was_done(retriever: Retriever, gallery: Gallery) -
     assert isinstance(report, EvaluationReport)
     plain = json.loads(json.dumps(report.as_dict()))
     assert plain["split"] == "val" and plain["shortlist"] == 3 and plain["images"] == 14
-    assert plain["rankings"]["S"]["mr"] == pytest.approx(report.recall.mr)
+    assert plain["rankings"]["awareness"]["mr"] == pytest.approx(report.recall.mr)
     low, high = plain["intervals"]["mr"]
     assert low <= report.recall.mr <= high
     text = report.as_text()

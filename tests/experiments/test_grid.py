@@ -68,7 +68,7 @@ def test_a_line_may_have_its_own_rates_and_training(tmp_path: Path) -> None:
     grid = small_grid(tmp_path, methods=(GridMethod("infonce"), own))
     assert [cell.line.name for cell in grid_cells(grid)] == ["infonce", "infonce", "slow"]
     train = cell_config(grid, own, "caption", 0.4, 0).train
-    assert (train.epochs, train.optimiser.clip, train.optimiser.new_lr) == (5, 2.0, 2e-3)
+    assert (train.epochs, train.optimiser.clip, train.optimiser.head_lr) == (5, 2.0, 2e-3)
     with pytest.raises(ConfigError, match=r"methods\.slow\.train\.epoch: unknown setting"):
         grid_cells(replace(grid, methods=(replace(own, train={"epoch": 5}),)))
 
@@ -139,7 +139,7 @@ def test_an_oracle_line_goes_by_its_name(tmp_path: Path, runs: list[ExperimentCo
     assert [config.oracle for config in runs] == [False, True]
 
 
-def test_lines_with_pictures_of_another_size_get_their_own(
+def test_lines_with_images_of_another_size_get_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared: list[int] = []

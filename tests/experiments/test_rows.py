@@ -12,7 +12,7 @@ import pytest
 from pmpguard.errors import DataError
 from pmpguard.evaluation.recall import recall_names
 from pmpguard.experiments import plots
-from pmpguard.experiments.paper_reference import find_printed, printed_rows
+from pmpguard.experiments.paper_reference import find_paper_row, paper_rows
 from pmpguard.experiments.plots import plot_mr
 from pmpguard.experiments.render import make_sections, to_csv, to_latex, to_markdown
 from pmpguard.experiments.rows import ResultRow, append_row, read_rows, summarise
@@ -93,19 +93,24 @@ def test_settings_are_never_mixed():
 
 
 def test_printed_values():
-    assert len(printed_rows()) == 123
-    (found,) = [each for each in find_printed(1, "rsicd", 0.4) if each.method == "PMPGuard"]
+    assert len(paper_rows()) == 123
+    (found,) = [each for each in find_paper_row(1, "rsicd", 0.4) if each.method == "PMPGuard"]
     assert found.recalls == (10.38, 25.77, 36.90, 7.44, 22.92, 40.18)
     assert found.mr == pytest.approx(sum(found.recalls) / 6) and round(found.mr, 2) == 23.93
-    assert {each.table for each in printed_rows()} == {1, 2, 3, 4}
-    assert all(each.rate is None for each in find_printed(3, "RS5M")) and find_printed(1, "scenes") == []
+    assert {each.table for each in paper_rows()} == {1, 2, 3, 4}
+    assert all(each.rate is None for each in find_paper_row(3, "RS5M")) and find_paper_row(1, "scenes") == []
 
 
 @pytest.fixture
 def sections():
-    caught = {**row(mr=27.0).metrics, "catch_auroc": 0.97, "catch_estimated_rate": 0.41}
-    rows = [row(seed=0, mr=20.0), row(seed=1, mr=22.0), row("pmpguard", metrics=caught), row("a_b|c", mr=3.0)]
-    return make_sections(summarise(rows), printed_table=1)
+    flagged = {**row(mr=27.0).metrics, "detection_auroc": 0.97, "detection_estimated_rate": 0.41}
+    rows = [
+        row(seed=0, mr=20.0),
+        row(seed=1, mr=22.0),
+        row("pmpguard", metrics=flagged),
+        row("a_b|c", mr=3.0),
+    ]
+    return make_sections(summarise(rows), paper_table=1)
 
 
 def test_markdown(sections):
@@ -129,7 +134,7 @@ def test_csv(sections):
     assert float(lines[0]["mr_std"]) == pytest.approx(2**0.5, abs=1e-6)
     printed = [line for line in lines if line["source"] != "ours"]
     assert len(printed) == 6
-    assert all(line["mr_std"] == line["encoder"] == line["catch_auroc_mean"] == "" for line in printed)
+    assert all(line["mr_std"] == line["encoder"] == line["detection_auroc_mean"] == "" for line in printed)
 
 
 def test_latex(sections):
@@ -147,7 +152,7 @@ def test_no_printed_rows_unless_asked():
 def test_plot(tmp_path, monkeypatch):
     rows = [row(rate=rate, seed=seed, mr=30 - 20 * rate + seed) for rate in (0, 0.4, 0.8) for seed in (0, 1)]
     rows += [row("pmpguard", rate=rate, mr=28.0) for rate in (0, 0.8)]
-    plot_mr(summarise(rows), tmp_path / "out" / "mr.svg", printed_table=1)
+    plot_mr(summarise(rows), tmp_path / "out" / "mr.svg", paper_table=1)
     text = (tmp_path / "out" / "mr.svg").read_text()
     assert "<svg" in text
     plot_mr(summarise(rows), tmp_path / "mr.png")

@@ -17,7 +17,7 @@ from helpers.small_runs import SIZE, small_config
 from PIL import Image
 
 import pmpguard
-from pmpguard.data.images.sources import StreamedPictures
+from pmpguard.data.images.sources import StreamedImages
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import CheckpointError, DataError
 from pmpguard.experiments import run as experiment
@@ -27,20 +27,20 @@ from pmpguard.experiments.run import (
     NoiseConfig,
     clean_pairs,
     corrupt_dataset,
-    measure_catching,
-    measure_rematching,
-    noise_mark,
+    method_detection,
+    method_rematching,
+    noise_fingerprint,
     prepare_dataset,
     run_experiment,
 )
 from pmpguard.noise.inject import Corruption, corrupt_pairs
 from pmpguard.noise.manifest import save_manifest
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.distillation import SECOND, train_generations
+from pmpguard.training.distillation import SECOND, train_with_distillation
 from pmpguard.training.loop import build_method
 
 DATA = prepared_squares()
-WITH_GATES = {"catch_from": 1, "rematch": True, "rematch_from": 2, "cga": True, "ranking": "S"}
+WITH_GATES = {"detect_from_epoch": 1, "rematch": True, "rematch_from": 2, "cga": True, "ranking": "awareness"}
 GUARD = small_config(method="pmpguard", epochs=3, settings=WITH_GATES)
 
 
@@ -121,14 +121,14 @@ def test_nothing_but_the_detection_metric_reads_the_labels(
     def watched(*arguments: Any, **named: Any) -> Any:
         wire.armed = True
         try:
-            return train_generations(*arguments, **named)
+            return train_with_distillation(*arguments, **named)
         finally:
             wire.armed = False
 
     monkeypatch.setattr(experiment, "corrupt_dataset", guarded)
     monkeypatch.setattr(experiment, "save_manifest", lambda *_: None)  # writes them down before training
     monkeypatch.setattr(experiment, "train_generations", watched)
-    twice = replace(GUARD, settings={**WITH_GATES, "second_from": 0.0})
+    twice = replace(GUARD, settings={**WITH_GATES, "distill_above_rate": 0.0})
     result = run_experiment(config(train=twice), tmp_path, DATA)
     assert (tmp_path / SECOND).exists()
     assert wire.allowed_reads >= 6  # once an epoch of both models, for the log
@@ -178,14 +178,14 @@ def test_the_observer_sees_each_epochs_verdicts_and_is_logged(
     tmp_path: Path, guarded: tuple[Path, ExperimentResult]
 ) -> None:
     run, result = guarded
-    caught = metrics(run, "catch")
-    assert [line["epoch"] for line in caught] == [0, 1, 2]
-    assert all("true_auroc" in line and "true_rate_error" in line for line in caught)
-    assert 0.5 < caught[0]["true_auroc"] <= 1  # captions are compared before the first step
+    flagged = metrics(run, "detection")
+    assert [line["epoch"] for line in flagged] == [0, 1, 2]
+    assert all("true_auroc" in line and "true_rate_error" in line for line in flagged)
+    assert 0.5 < flagged[0]["true_auroc"] <= 1  # captions are compared before the first step
     assert result.detection is not None
-    assert caught[-1]["true_auroc"] == pytest.approx(result.detection.auroc)
+    assert flagged[-1]["true_auroc"] == pytest.approx(result.detection.auroc)
     plain = run_experiment(config(train=small_config(epochs=1)), tmp_path, DATA)
-    assert plain.detection is None and metrics(tmp_path, "catch") == []
+    assert plain.detection is None and metrics(tmp_path, "detection") == []
 
 
 # ------------------------------------------------------------------------------------------------ methods
@@ -203,7 +203,7 @@ class Settings:
 
 
 class Closer(Method):
-    """Pulls every caption to its picture, away from the mean."""
+    """Pulls every caption to its image, away from the mean."""
 
     name = "closer"
     Settings = Settings
@@ -241,9 +241,9 @@ def test_no_two_corruptions_share_a_mark() -> None:
         corrupt_pairs(DATA.table, 0.4, seed=0, split="val"),
         replace(clean, table=clean.table.with_column("caption", clean.table.captions[::-1])),
     ]
-    marks = [noise_mark(one, oracle) for one in (clean, *others) for oracle in (False, True)]
+    marks = [noise_fingerprint(one, oracle) for one in (clean, *others) for oracle in (False, True)]
     assert len(set(marks)) == len(marks)
-    assert noise_mark(corrupt_pairs(DATA.table, 0.4, seed=0), False) == marks[0]
+    assert noise_fingerprint(corrupt_pairs(DATA.table, 0.4, seed=0), False) == marks[0]
 
 
 def test_another_noise_file_of_equal_rate_level_and_seed_is_not_resumed(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ def test_a_noise_file_of_another_split_is_refused(tmp_path: Path) -> None:
 def test_the_run_keeps_its_noise_file(tmp_path: Path) -> None:
     result = run_experiment(config(0.4, small_config(epochs=1)), tmp_path, DATA)
     again = corrupt_dataset(DATA.table, NoiseConfig(file=tmp_path / "noise.json"), seed=9)
-    assert noise_mark(again, False) == noise_mark(result.corruption, False)
+    assert noise_fingerprint(again, False) == noise_fingerprint(result.corruption, False)
 
 
 @pytest.mark.parametrize("method", ["infonce", "pmpguard"])
@@ -303,7 +303,7 @@ def test_the_oracle_of_a_method_that_weights_pairs_is_told_the_weights(tmp_path:
     noisy = result.corruption.is_noisy[np.array(DATA.table.column("split")) == "train"]
     assert np.array_equal(result.trained.method.weight.numpy() == 1, ~noisy) and noisy.sum() == 96
     assert result.trained.steps == GUARD.epochs * (240 // 20)  # as many as without
-    assert not any(name.startswith(("catch", "rematch")) for name in result.row.metrics)
+    assert not any(name.startswith(("detection", "rematch")) for name in result.row.metrics)
 
 
 def test_the_oracle_of_any_other_method_gets_the_clean_pairs_only(tmp_path: Path) -> None:
@@ -314,18 +314,18 @@ def test_the_oracle_of_any_other_method_gets_the_clean_pairs_only(tmp_path: Path
         result.trained.method.trust(torch.ones(144))
 
 
-def test_clean_pairs_keep_their_own_pictures(tmp_path: Path) -> None:
-    table, pictures = DATA.table.split("train"), DATA.pictures["train"]
+def test_clean_pairs_keep_their_own_images(tmp_path: Path) -> None:
+    table, images = DATA.table.split("train"), DATA.images["train"]
     noisy = np.random.default_rng(0).random(len(table)) < 0.7
-    kept, chosen = clean_pairs(table, pictures, noisy, torch.device("cpu"))
-    pixels = {name: next(pictures.batches([np.array([code])]))
+    kept, chosen = clean_pairs(table, images, noisy, torch.device("cpu"))
+    pixels = {name: next(images.batches([np.array([code])]))
               for name, code in zip(table.column("image_id"), table.image_codes, strict=True)}  # fmt: skip
     for name, code in zip(kept.column("image_id"), kept.image_codes, strict=True):
         assert torch.equal(next(chosen.batches([np.array([code])])), pixels[name])
     for name, pixel in pixels.items():
         Image.fromarray(pixel[0].permute(1, 2, 0).numpy()).save(tmp_path / name)
     on_disk = PairTable(table.arrow, tmp_path, table.name)
-    streamed = StreamedPictures(on_disk, SIZE, torch.device("cpu"))
+    streamed = StreamedImages(on_disk, SIZE, torch.device("cpu"))
     again, from_disk = clean_pairs(on_disk, streamed, noisy, torch.device("cpu"))
     assert again.captions == kept.captions and len(from_disk) == len(chosen)
     every = [np.arange(len(chosen))]
@@ -343,31 +343,31 @@ def test_detection_reports_the_methods_own_estimate_of_the_rate() -> None:
     method.p_match.copy_(torch.tensor([0.9, 0.8, 0.3, 0.2]))
     truth = np.array([False, False, True, True])
     assert method.estimated_rate is not None and float(method.estimated_rate) == -1
-    found = measure_catching(method, truth)
+    found = method_detection(method, truth)
     assert found is not None and found.estimated_rate == pytest.approx(0.45)
     method.estimated_rate.fill_(0.5)
-    found = measure_catching(method, truth)
+    found = method_detection(method, truth)
     assert found is not None and found.estimated_rate == 0.5 and found.auroc == 1.0
-    assert measure_catching(build_method(small_config(), 4, DATA.table.captions), truth) is None
+    assert method_detection(build_method(small_config(), 4, DATA.table.captions), truth) is None
 
 
 def test_proposals_are_checked_against_the_clean_captions() -> None:
     columns = {"image": ["a", "b", "c", "d"], "caption": ["w", "x", "y", "z"], "label": ["p", "p", "q", None]}
     clean = PairTable.from_columns(columns)
     noisy = clean.with_column("caption", ["x", "w", "y", "x"])  # z is gone
-    assert measure_rematching(build_method(small_config(), 4, DATA.table.captions), clean, noisy) is None
+    assert method_rematching(build_method(small_config(), 4, DATA.table.captions), clean, noisy) is None
     method = build_method(GUARD, 4, DATA.table.captions)
     # Captions are numbered x 0, w 1, y 2. Right: w for a; of its class: w for b; wrong: x for c, y for d.
     assert method.p_match is not None and method.proposed_caption is not None
     method.p_match.fill_(0.2)
     method.proposed_caption.copy_(torch.tensor([1, 1, 0, 2]))
-    found = measure_rematching(method, clean, noisy)
+    found = method_rematching(method, clean, noisy)
     assert found is not None
     assert (found.proposals, found.same_image, found.same_class) == (4, 0.25, 0.5)
     unlabelled = PairTable.from_columns({name: columns[name] for name in ("image", "caption")})
-    found = measure_rematching(method, unlabelled, noisy)
+    found = method_rematching(method, unlabelled, noisy)
     assert found is not None and (found.same_image, found.same_class) == (0.25, None)
-    found = measure_rematching(method, clean.with_column("caption", list("abcd")), noisy)
+    found = method_rematching(method, clean.with_column("caption", list("abcd")), noisy)
     assert found is not None and found.same_image == 0.0
 
 
@@ -377,8 +377,8 @@ def test_a_row_holds_what_a_table_needs(guarded: tuple[Path, ExperimentResult]) 
     assert (row.dataset, row.method, row.rate, row.seed, row.encoder, row.selected_on) == (
         "squares", "pmpguard", 0.4, 0, "tiny+tiny", "val",
     )  # fmt: skip
-    names = {"mr", "i2t_r1", "t2i_r10", "mr_string", "val_mr", "mr[pooled]", "mr[z]", "catch_auroc",
-             "catch_rate_error", "effective_rate", "pairs_per_second"}  # fmt: skip
+    names = {"mr", "i2t_r1", "t2i_r10", "mr_string", "val_mr", "mr[pooled]", "mr[gated]", "detection_auroc",
+             "detection_rate_error", "effective_rate", "pairs_per_second"}  # fmt: skip
     assert names <= set(row.metrics)
     assert row.metrics["val_mr"] == result.trained.best_mr
     assert ("rematch_proposals" in row.metrics) == (result.rematching is not None)

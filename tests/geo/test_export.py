@@ -92,7 +92,7 @@ def written_items(pystac, path):
 def test_a_stac_collection_reads_back_as_it_was(pystac, tmp_path):
     from pmpguard.geo.stac import hits_to_stac
 
-    path = hits_to_stac(HITS, tmp_path / "stac", images=tmp_path / "pictures")
+    path = hits_to_stac(HITS, tmp_path / "stac", images=tmp_path / "images")
     assert path == tmp_path / "stac" / "collection.json"
     items = written_items(pystac, path)
     assert set(items) == {hit.id for hit in HITS}
@@ -107,7 +107,7 @@ def test_a_stac_collection_reads_back_as_it_was(pystac, tmp_path):
     assert zug.properties["gsd"] == 10.0 and zug.properties["pmpguard:rank"] == 1
     assert zug.properties["pmpguard:score"] == 1.25 and zug.properties["pmpguard:probability"] == 0.5
     asset = zug.assets["image"]
-    assert (asset.href, asset.media_type) == ("../../pictures/tiles/a.png", "image/png")
+    assert (asset.href, asset.media_type) == ("../../images/tiles/a.png", "image/png")
     assert items["fiji"].geometry["type"] == "MultiPolygon"
     nowhere = items["../nowhere/ü"]
     assert nowhere.geometry is None and nowhere.bbox is None and nowhere.datetime is None

@@ -96,9 +96,9 @@ def test_no_boxes_have_no_box_around():
     ],
 )
 def test_a_wrong_box_is_refused_with_the_way_to_write_it(text, complaint):
-    with pytest.raises(ConfigError, match=complaint) as caught:
+    with pytest.raises(ConfigError, match=complaint) as flagged:
         parse_box(text)
-    assert "west,south,east,north" in caught.value.fix
+    assert "west,south,east,north" in flagged.value.fix
 
 
 def test_a_box_may_cross_the_antimeridian():

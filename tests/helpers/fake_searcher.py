@@ -1,4 +1,4 @@
-"""A searcher without a model: pictures of the embedded world, found by the words of their captions."""
+"""A searcher without a model: images of the synthetic scenes, found by the words of their captions."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pmpguard.errors import ConfigError, PmpguardError
 from pmpguard.models.explain import Explanation, WordEvidence
 from pmpguard.search.query import NO_FILTERS, Condition, Filters, Query, SearchHit
 from pmpguard.search.query_checks import QueryError, UnknownIdError
-from pmpguard.synthetic.scenes import SceneWorld, scene_world
+from pmpguard.synthetic.scenes import SyntheticScenes, synthetic_scenes
 
 SCRIPT = "<script>window.cracked = true</script><img src=x onerror='window.cracked = true'>"
 
 
 @cache
-def small_world(count: int) -> SceneWorld:
-    return scene_world(count, seed=3, size=96)
+def small_world(count: int) -> SyntheticScenes:
+    return synthetic_scenes(count, seed=3, size=96)
 
 
 class FakeSearcher:
@@ -52,7 +52,7 @@ class FakeSearcher:
         first = world.table.first_rows
         self.captions = [world.table.captions[int(row)] for row in first]
         self.captions[0] = f"a plane {SCRIPT}"
-        self.pictures = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in world.images]
+        self.images = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in world.images]
         self.ids = [f"scene/{place:03d}" for place in range(count)]
         self.metadata = [self._metadata(place, located) for place in range(count)]
 
@@ -103,7 +103,7 @@ class FakeSearcher:
                 continue
             score = len(words & set(self.captions[place].lower().split())) / max(1, len(words))
             if colour is not None:
-                own = torch.tensor(self.pictures[place].resize((1, 1)).getpixel((0, 0)))
+                own = torch.tensor(self.images[place].resize((1, 1)).getpixel((0, 0)))
                 score += 1 - float((own - colour).abs().float().mean()) / 128
             hits.append(self._hit(place, score - place / 10_000, query))
         return sorted(hits, key=lambda hit: -hit.score)[:k]
@@ -143,8 +143,8 @@ class FakeSearcher:
             words.append(WordEvidence(word, 0.3 / (number + 1), -0.05, regions))
         return Explanation(0.5, 0.2, tuple(words))
 
-    def picture(self, id: str) -> Image.Image:
-        return self.pictures[self._place(id)].copy()
+    def image(self, id: str) -> Image.Image:
+        return self.images[self._place(id)].copy()
 
     def refresh(self) -> bool:
         if self.broken is not None:

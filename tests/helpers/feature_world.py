@@ -1,8 +1,8 @@
 """A world of feature vectors in which a method trains for hundreds of steps within a second or two.
 
-Every item has a hidden vector. Picture and caption features are two nonlinear, noisy views of it; captions of
-some pairs belong to other items. Two small networks with room enough to memorise the wrong pairs are trained
-as the loop would train encoders: losses, once per epoch a look at the training set, AdamW.
+Every item has a hidden vector. Image and caption features are two nonlinear, noisy views of it; captions of
+some pairs belong to other items. Two small networks with room enough to memorise the mismatched pairs are
+trained as the loop would train encoders: losses, once per epoch a look at the training set, AdamW.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ TRAIN, TEST, HIDDEN, FEATURES = 1000, 200, 12, 48
 
 @dataclass(frozen=True)
 class World:
-    """Features of pictures and captions; training pair r has picture r and the caption of item `owner[r]`."""
+    """Features of images and captions; training pair r has image r and the caption of item `owner[r]`."""
 
-    pictures: Tensor  # (TRAIN + TEST, FEATURES)
+    images: Tensor  # (TRAIN + TEST, FEATURES)
     captions: Tensor  # (TRAIN + TEST, FEATURES)
     owner: Tensor  # (TRAIN,) int64
 
     @property
-    def is_wrong(self) -> np.ndarray:
+    def is_mismatched(self) -> np.ndarray:
         return (self.owner != torch.arange(TRAIN)).numpy()
 
 
@@ -61,12 +61,12 @@ def build_method(name: str, pairs: int = TRAIN, seed: int = 0, **settings: objec
     read = kind.read_settings("recommended", dict(settings))
     config = RetrieverConfig(vision="tiny", text="tiny", dim=16, image_size=32)
     torch.manual_seed(seed)
-    return kind(Retriever.create(kind.shape(config, read), ["red", "roof"]), read, pairs)
+    return kind(Retriever.create(kind.model_config(config, read), ["red", "roof"]), read, pairs)
 
 
 @dataclass(frozen=True)
 class Learned:
-    """What came of a training: recall on unseen items, and how well p(match) tells wrong pairs."""
+    """What came of a training: recall on unseen items, and how well p(match) tells mismatched pairs."""
 
     mr: float
     auroc: float | None
@@ -79,8 +79,7 @@ def learn(
     """Train a method in the world of this seed and rate."""
     world, method = make_world(rate, seed), build_method(name, seed=seed, **settings)
     networks = [
-        nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, 32))
-        for _ in ("pictures", "captions")
+        nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, 32)) for _ in ("images", "captions")
     ]
     parameters = [*networks[0].parameters(), *networks[1].parameters(), *method.parameters()]
     optimiser = torch.optim.AdamW(parameters, lr=2e-3)
@@ -93,20 +92,20 @@ def learn(
     for epoch in range(epochs):
         with torch.no_grad():
             view = TrainingView(
-                lambda: (encode(1, world.captions[:TRAIN]), encode(0, world.pictures[:TRAIN])),
+                lambda: (encode(1, world.captions[:TRAIN]), encode(0, world.images[:TRAIN])),
                 world.owner, everything, epoch, seed,
             )  # fmt: skip
             method.begin_epoch(view)
         generator = torch.Generator().manual_seed(seed * 1000 + epoch)
         for rows in torch.randperm(TRAIN, generator=generator).split(batch):
-            texts, images = encode(1, world.captions[world.owner[rows]]), encode(0, world.pictures[rows])
+            texts, images = encode(1, world.captions[world.owner[rows]]), encode(0, world.images[rows])
             given = EncodedBatch(texts, images, torch.arange(len(rows)), rows, world.owner[rows], rows, epoch)
             optimiser.zero_grad()
             sum(term.mean() for term in method.losses(given).values()).backward()  # type: ignore[union-attr]
             optimiser.step()
     with torch.no_grad():
-        scores = encode(1, world.captions[TRAIN:]).pooled @ encode(0, world.pictures[TRAIN:]).pooled.T
+        scores = encode(1, world.captions[TRAIN:]).pooled @ encode(0, world.images[TRAIN:]).pooled.T
     found = None
-    if method.p_match is not None and world.is_wrong.any():
-        found = auroc(-method.p_match.double().numpy(), world.is_wrong)
+    if method.p_match is not None and world.is_mismatched.any():
+        found = auroc(-method.p_match.double().numpy(), world.is_mismatched)
     return Learned(retrieval_recall(scores, torch.arange(TEST)).mr, found, method)

@@ -15,14 +15,14 @@ SPLITS = {"train": 3, "val": 1, "test": 2}
 CLASSES = ("pond", "airport")
 
 
-def picture(shade: int = 0) -> bytes:
+def image(shade: int = 0) -> bytes:
     stream = io.BytesIO()
     Image.new("RGB", (4, 4), (shade % 256, 80, 40)).save(stream, "PNG")
     return stream.getvalue()
 
 
 def scenes() -> list[dict[str, Any]]:
-    """The dataset that every generator writes: pictures with split, label and five captions."""
+    """The dataset that every generator writes: images with split, label and five captions."""
     found = []
     for split, count in SPLITS.items():
         for number in range(count):
@@ -34,18 +34,18 @@ def scenes() -> list[dict[str, Any]]:
 
 
 def rows() -> list[tuple[bytes, str, str, str]]:
-    """(picture, caption, split, label) of every pair, sorted; no two scenes have the same picture."""
+    """(image, caption, split, label) of every pair, sorted; no two scenes have the same image."""
     return sorted(
-        (picture(shade), caption, scene["split"], scene["label"])
+        (image(shade), caption, scene["split"], scene["label"])
         for shade, scene in enumerate(scenes())
         for caption in scene["captions"]
     )
 
 
-def write_pictures(folder: Path, prefix: str = "") -> None:
+def write_images(folder: Path, prefix: str = "") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for shade, scene in enumerate(scenes()):
-        (folder / f"{prefix}{scene['name']}").write_bytes(picture(shade))
+        (folder / f"{prefix}{scene['name']}").write_bytes(image(shade))
 
 
 def karpathy(folder: Path) -> Path:
@@ -59,7 +59,7 @@ def karpathy(folder: Path) -> Path:
         }
         for number, scene in enumerate(scenes())
     ]
-    write_pictures(folder / "images")
+    write_images(folder / "images")
     return _json(folder / "dataset_fake.json", {"dataset": "fake", "images": images})
 
 
@@ -72,12 +72,12 @@ def nwpu(folder: Path) -> Path:
         classes.setdefault(scene["label"], []).append(entry)
         path = folder / "FAKE_images" / scene["label"] / scene["name"]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture(number))
+        path.write_bytes(image(number))
     return _json(folder / "dataset_fake.json", classes)
 
 
 def pir(folder: Path) -> Path:
-    write_pictures(folder / "images")
+    write_images(folder / "images")
     for split in SPLITS:
         entries: list[dict[str, Any]] = []
         for number, scene in enumerate(scenes()):
@@ -95,9 +95,9 @@ def pir(folder: Path) -> Path:
 
 
 def amfmn(folder: Path) -> Path:
-    """As published: one name per picture for training, one per caption elsewhere, and `_verify` files."""
+    """As published: one name per image for training, one per caption elsewhere, and `_verify` files."""
     texts = folder / "fake_precomp"
-    write_pictures(folder / "images")
+    write_images(folder / "images")
     texts.mkdir(parents=True)
     for split, ending in (("train", "_verify"), ("val", "_verify"), ("test", "")):
         chosen = [scene for scene in scenes() if scene["split"] == split]
@@ -112,7 +112,7 @@ def amfmn(folder: Path) -> Path:
 
 
 def rrsitr(folder: Path) -> Path:
-    write_pictures(folder / "images")
+    write_images(folder / "images")
     for split, name in (("train", "FAKE-NC-02"), ("val", "fake_val"), ("test", "fake_test")):
         table = [
             (f"/somewhere/else/FAKE/images/{scene['name']}", caption)
@@ -125,9 +125,9 @@ def rrsitr(folder: Path) -> Path:
 
 
 def openclip(folder: Path, ending: str = "csv", names: tuple[str, str] = ("filepath", "title")) -> Path:
-    write_pictures(folder / "pictures")
+    write_images(folder / "images")
     table = [
-        (f"pictures/{scene['name']}", caption, scene["split"], scene["label"])
+        (f"images/{scene['name']}", caption, scene["split"], scene["label"])
         for scene in scenes()
         for caption in scene["captions"]
     ]
@@ -137,7 +137,7 @@ def openclip(folder: Path, ending: str = "csv", names: tuple[str, str] = ("filep
 
 
 def jsonl(folder: Path) -> Path:
-    write_pictures(folder)
+    write_images(folder)
     records = [
         {
             "image": scene["name"],
@@ -161,7 +161,7 @@ def metadata_folder(folder: Path) -> Path:
         for shade, scene in enumerate(scenes()):
             if scene["split"] == split:
                 (folder / split).mkdir(parents=True, exist_ok=True)
-                (folder / split / scene["name"]).write_bytes(picture(shade))
+                (folder / split / scene["name"]).write_bytes(image(shade))
                 table += [(scene["name"], caption, scene["label"]) for caption in scene["captions"]]
         _csv(folder / split / "metadata.csv", ["file_name", "text", "label"], table)
     return folder
@@ -176,20 +176,20 @@ def webdataset(folder: Path) -> Path:
                 if scene["split"] == split:
                     key = scene["name"].removesuffix(".png")
                     described = {"captions": scene["captions"], "label": scene["label"]}
-                    add_member(tar, f"{key}.png", picture(shade))
+                    add_member(tar, f"{key}.png", image(shade))
                     add_member(tar, f"{key}.txt", scene["captions"][0].encode())
                     add_member(tar, f"{key}.json", json.dumps(described).encode())
     return folder
 
 
 def rs5m(folder: Path) -> Path:
-    """One caption per picture, split in the shard's name, as RS5M is published."""
+    """One caption per image, split in the shard's name, as RS5M is published."""
     folder.mkdir(parents=True, exist_ok=True)
     for split in SPLITS:
         with tarfile.open(folder / f"pub11-{split}-0000.tar", "w") as tar:
             for number, scene in enumerate(scenes()):
                 if scene["split"] == split:
-                    add_member(tar, f"{number:06d}.img_content", picture(number))
+                    add_member(tar, f"{number:06d}.img_content", image(number))
                     add_member(tar, f"{number:06d}.img_name", scene["name"].encode())
                     add_member(tar, f"{number:06d}.caption", scene["captions"][0].encode())
     return folder

@@ -17,7 +17,7 @@ from helpers.small_runs import coloured_squares, small_config, training_data
 
 from pmpguard.training import loop
 from pmpguard.training.launch import joined_processes
-from pmpguard.training.loader import StepTensors
+from pmpguard.training.loader import DeviceBatch
 
 
 def main(run: Path, kill_at: int) -> None:
@@ -25,7 +25,7 @@ def main(run: Path, kill_at: int) -> None:
     original = loop.StepRunner.step
 
     def step(
-        self: loop.StepRunner, batches: Sequence[StepTensors], epoch: int, number: int, factor: float
+        self: loop.StepRunner, batches: Sequence[DeviceBatch], epoch: int, number: int, factor: float
     ) -> None:
         if self.world.rank == 1 and number == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)

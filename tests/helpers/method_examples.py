@@ -44,4 +44,4 @@ def build(name: str, preset: str = "recommended", **settings: object) -> Method:
     read = kind.read_settings(preset, dict(settings))
     config = RetrieverConfig(vision="tiny", text="tiny", dim=16, image_size=32)
     torch.manual_seed(0)
-    return kind(Retriever.create(kind.shape(config, read), WORDS), read, 100)
+    return kind(Retriever.create(kind.model_config(config, read), WORDS), read, 100)

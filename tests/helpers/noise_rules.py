@@ -11,7 +11,7 @@ from pmpguard.noise.inject import Corruption
 def make_table(
     images: int = 40, captions: int = 5, classes: int = 6, sentences: int = 60, seed: int = 0
 ) -> PairTable:
-    """Pictures with sentences that repeat inside a picture and between pictures; some without a class."""
+    """Images with sentences that repeat inside a image and between images; some without a class."""
     chance = random.Random(seed)
     rows: dict[str, list[str | None]] = {name: [] for name in ("image", "caption", "split", "label")}
     for image in range(images):
@@ -49,7 +49,7 @@ def broken_rules(clean: PairTable, result: Corruption, *, other_class: bool = Tr
         if before.split != result.split or source.split != result.split:
             broken.append(f"row {row}: another split was touched")
         if after.caption in captions_of[before.image_id]:
-            broken.append(f"row {row}: a caption of its own picture")
+            broken.append(f"row {row}: a caption of its own image")
         if after.caption != source.caption or source.image_id == before.image_id:
             broken.append(f"row {row}: the source row is not where the caption comes from")
         if other_class and before.label and before.label == source.label:

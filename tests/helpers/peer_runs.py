@@ -8,7 +8,7 @@ from helpers.small_runs import coloured_squares, small_config, training_data
 
 from pmpguard.training.loop import TrainResult, train
 
-CHANCE = 6.0  # mR on 120 validation pictures with two captions each is about 4.6
+CHANCE = 6.0  # mR on 120 validation images with two captions each is about 4.6
 
 
 def short_run(method: str, folder: Path, **settings: object) -> TrainResult:

@@ -1,4 +1,4 @@
-"""Embeddings with known wrong pairs, and the same as a dataset on disk."""
+"""Embeddings with known mismatched pairs, and the same as a dataset on disk."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def planted(
     own[moved] = image_of[generator.permutation(moved)]
     centres = generator.normal(size=(images, dim))
     captions = centres[own] + spread * generator.normal(size=(len(own), dim))
-    pictures = centres + blur * generator.normal(size=centres.shape)
-    return Planted(pictures, captions, image_of, own != image_of, own)
+    pixels = centres + blur * generator.normal(size=centres.shape)
+    return Planted(pixels, captions, image_of, own != image_of, own)
 
 
 def write_clip_folder(folder: Path, pairs: Planted, parts: int = 2) -> None:
-    """As clip-retrieval writes it, in several parts, float16; plus a picture for every image."""
+    """As clip-retrieval writes it, in several parts, float16; plus a image for every image."""
     for name in ("img_emb", "text_emb", "metadata", "images"):
         (folder / name).mkdir(parents=True)
     for number, rows in enumerate(np.array_split(np.arange(len(pairs.image_of)), parts)):

@@ -27,9 +27,11 @@ def words_of(caption: str, wrong: str = "", grid: tuple[int, int] = (2, 2)) -> t
     nowhere, top_left = (0.0,) * 4, (1.0, 0.0, 0.0, 0.0)
     for word in caption.split():
         at = caption.index(word, at)
-        is_wrong = word == wrong
-        regions = nowhere if is_wrong else top_left
-        verdicts.append(WordVerdict(at, at + len(word), 0.1 if is_wrong else 0.9, is_wrong, regions))
+        is_mismatched = word == wrong
+        regions = nowhere if is_mismatched else top_left
+        verdicts.append(
+            WordVerdict(at, at + len(word), 0.1 if is_mismatched else 0.9, is_mismatched, regions)
+        )
         at += len(word)
     return tuple(verdicts)
 

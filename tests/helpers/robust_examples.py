@@ -14,11 +14,11 @@ from pmpguard.models.encoded import Encoded
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.loop import TrainResult, train
 
-CHANCE = 4.4  # mean recall of a guess on the squares' 120 pictures with two captions each
+CHANCE = 4.4  # mean recall of a guess on the squares' 120 images with two captions each
 
 
 def example_batch(captions: int = 7, images: int = 5, epoch: int = 50, seed: int = 0) -> EncodedBatch:
-    """Some pictures have two captions, and captions 1 and 3 are one string."""
+    """Some images have two captions, and captions 1 and 3 are one string."""
     generator = torch.Generator().manual_seed(seed)
 
     def unit(*shape: int) -> Tensor:

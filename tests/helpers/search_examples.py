@@ -1,4 +1,4 @@
-"""A small model, a small world of pictures, and the index made of them."""
+"""A small model, a small world of images, and the index made of them."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from pmpguard.models.config import RetrieverConfig
 from pmpguard.models.retriever import Retriever
 from pmpguard.search.embed import EmbeddingReport, embed_source
 from pmpguard.search.sources import open_source
-from pmpguard.synthetic.scenes import scene_world, write_world
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 SCENES = 40
 
 
 def save_model(folder: Path, captions: list[str], seed: int = 0, **changes: object) -> Path:
     torch.manual_seed(seed)
-    settings = {"dim": 32, "image_size": 64, "max_words": 24, **changes}
+    settings = {"dim": 32, "image_size": 64, "max_tokens": 24, **changes}
     Retriever.create(RetrieverConfig(**settings), captions).save(folder)  # type: ignore[arg-type]
     return folder
 
 
 def make_world(folder: Path) -> tuple[Path, Path]:
     """A dataset of drawn scenes with captions, and an untrained model that knows their words."""
-    world = scene_world(SCENES)
+    world = synthetic_scenes(SCENES)
     write_world(world, folder / "world")
     return folder / "world", save_model(folder / "model", world.table.captions)
 
 
-def only_pictures(world: Path, target: Path, count: int) -> Path:
-    """A folder of pictures without captions."""
+def only_images(world: Path, target: Path, count: int) -> Path:
+    """A folder of images without captions."""
     target.mkdir(parents=True)
     for path in sorted((world / "images").iterdir())[:count]:
         shutil.copyfile(path, target / path.name)

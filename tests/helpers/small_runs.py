@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from pmpguard.data.images.sources import ResidentPictures
+from pmpguard.data.images.sources import ImagesInMemory
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.data.pairs import PairTable
 from pmpguard.evaluation.evaluate import Gallery
@@ -49,14 +49,14 @@ def coloured_squares(copies: int = 4, seed: int = 0) -> tuple[PairTable, torch.T
 def training_data(table: PairTable, images: torch.Tensor, noise: str = "") -> TrainingData:
     device = torch.device("cpu")
 
-    def part(split: str) -> tuple[PairTable, ResidentPictures]:
+    def part(split: str) -> tuple[PairTable, ImagesInMemory]:
         chosen = table.split(split)
         names = {name: code for code, name in enumerate(dict.fromkeys(table.column("image_id")))}
         codes = [names[chosen.arrow["image_id"][int(row)].as_py()] for row in chosen.first_rows]
-        return chosen, ResidentPictures(images[codes], device)
+        return chosen, ImagesInMemory(images[codes], device)
 
-    train, pictures = part("train")
-    return TrainingData(train, pictures, Gallery(*part("val")), table.fingerprint, noise)
+    train, pixels = part("train")
+    return TrainingData(train, pixels, Gallery(*part("val")), table.fingerprint, noise)
 
 
 def press_ctrl_c(patch: pytest.MonkeyPatch, after: int) -> list[int]:
@@ -76,14 +76,14 @@ def press_ctrl_c(patch: pytest.MonkeyPatch, after: int) -> list[int]:
 
 def small_config(**changes: object) -> TrainConfig:
     model = RetrieverConfig(
-        vision="tiny", text="tiny", dim=32, image_size=SIZE, max_words=16, cross_gated=CrossGatedConfig()
+        vision="tiny", text="tiny", dim=32, image_size=SIZE, max_tokens=16, cross_gated=CrossGatedConfig()
     )
     base = TrainConfig(
         method="infonce",
         model=model,
         epochs=2,
         batch_size=40,
-        optimiser=OptimiserConfig(encoder_lr=2e-3, new_lr=2e-3),
+        optimiser=OptimiserConfig(encoder_lr=2e-3, head_lr=2e-3),
         augmentation=Augmentation(flip=False, rotate=False, crop_min=0.9),
         device="cpu",
     )

@@ -22,10 +22,10 @@ from helpers.small_runs import coloured_squares, small_config, training_data
 from pmpguard.models.encoded import Encoded
 from pmpguard.training.batch_sampler import PairSampler
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.distillation import train_generations
+from pmpguard.training.distillation import train_with_distillation
 from pmpguard.training.distributed import World, average_gradients
 from pmpguard.training.ema import AveragedWeights
-from pmpguard.training.loader import Feeder, TokenTable
+from pmpguard.training.loader import BatchLoader, TokenTable
 from pmpguard.training.loop import TrainingData, build_method, build_optimiser, train
 from pmpguard.training.step import StepRunner
 
@@ -39,9 +39,11 @@ def first_gradients(config: TrainConfig, data: TrainingData, world: World) -> di
         data.train.image_codes, data.train.caption_codes, 30, 0, captions_per_image=config.captions_per_image
     )
     tokens = TokenTable.of(data.train, method.retriever, device)
-    feeder = Feeder(data.train, data.train_pictures, tokens, sampler, config.augmentation, 0, device, world)
+    loader = BatchLoader(
+        data.train, data.train_images, tokens, sampler, config.augmentation, 0, device, world
+    )
     runner = StepRunner(method, optimiser, AveragedWeights(method, 0.0), config, device, world)
-    reported = runner.differentiate(next(feeder.batches(0, 0)), 0, 1.0)
+    reported = runner.differentiate(next(loader.batches(0, 0)), 0, 1.0)
     average_gradients(runner.parameters, world)
     found = {
         f"gradient {name}": torch.zeros_like(value) if value.grad is None else value.grad
@@ -56,9 +58,9 @@ def main(out: Path, method_name: str) -> None:
     dist.init_process_group("gloo")
     world = World.current()
     method_name, _, how = method_name.partition(" ")
-    settings = {"catch_from": 1} if method_name == "pmpguard" else {}
+    settings = {"detect_from_epoch": 1} if method_name == "pmpguard" else {}
     if how == "twice":
-        settings |= {"second_from": 0.0, "release_at": 1}
+        settings |= {"distill_above_rate": 0.0, "calibration_epochs": 1}
     config = small_config(method=method_name, settings=settings, batch_size=30)
     data = training_data(*coloured_squares(copies=3))
     with mock.patch.object(Encoded, "to", lambda encoded, **_: encoded):
@@ -67,8 +69,8 @@ def main(out: Path, method_name: str) -> None:
             teacher = build_method(replace(config, seed=7), len(data.train), data.train.captions).retriever
             result = train(config, data, out / "run", teacher=teacher)
         else:
-            result = train_generations(config, data, out / "run")
-    assert result.generations == (2 if how == "twice" else 1)
+            result = train_with_distillation(config, data, out / "run")
+    assert result.models_trained == (2 if how == "twice" else 1)
     found |= {f"weight {name}": value for name, value in result.method.state_dict().items()}
     save_file(
         {name: value.detach().clone().contiguous() for name, value in found.items()},

@@ -54,9 +54,9 @@ def awareness(texts: Encoded, images: Encoded) -> Tensor:
 def test_packed_awareness_equals_the_plain_one(
     captions: int, images: int, m: int, n: int, t: float, seed: int
 ) -> None:
-    texts, pictures = some(captions, m, seed=seed), some(images, n, seed=seed + 1, masked=False)
-    exact = awareness_scores(texts.fragments, texts.mask, pictures.fragments, t)
-    packed = packed_awareness_scores(texts.fragments, texts.mask, pictures.fragments, t)
+    texts, pixels = some(captions, m, seed=seed), some(images, n, seed=seed + 1, masked=False)
+    exact = awareness_scores(texts.fragments, texts.mask, pixels.fragments, t)
+    packed = packed_awareness_scores(texts.fragments, texts.mask, pixels.fragments, t)
     difference = (packed.double() - exact).abs()
     # Where what a word attends to nearly cancels out, its direction is rounding: in float32 the plain way is
     # off by 4e-6 then, the packed one, with lengths from inner products, by 8e-6. Such pairs are rare.
@@ -73,11 +73,11 @@ def test_packed_awareness_equals_the_plain_one(
     seed=st.integers(0, 1000),
 )
 def test_packed_gating_equals_the_plain_one(captions: int, images: int, m: int, n: int, seed: int) -> None:
-    texts, pictures = some(captions, m, seed=seed), some(images, n, seed=seed + 1, masked=False)
+    texts, pixels = some(captions, m, seed=seed), some(images, n, seed=seed + 1, masked=False)
     torch.manual_seed(seed)
     attention = CrossGatedAttention(8)
-    packed = packed_gated_cosines(attention, texts.fragments.float(), texts.mask, pictures.fragments.float())
-    exact = attention.double()(texts.fragments, texts.mask, pictures.fragments)
+    packed = packed_gated_cosines(attention, texts.fragments.float(), texts.mask, pixels.fragments.float())
+    exact = attention.double()(texts.fragments, texts.mask, pixels.fragments)
     torch.testing.assert_close(packed.double(), exact, atol=2e-6, rtol=0)
 
 
@@ -89,36 +89,36 @@ def test_many_images_cross_the_seams_of_the_packed_way(monkeypatch: pytest.Monke
     monkeypatch.setattr("pmpguard.kernels.packed_scoring.GATED_BLOCK_PAIRS", 4)
     monkeypatch.setattr("pmpguard.kernels.packed_scoring.BLOCKS_PER_TASK", 2)
     monkeypatch.setattr("pmpguard.kernels.pair_scoring.PACKED_CAPTIONS", 4)
-    texts, pictures = some(11, 5, dtype=torch.float32), some(23, 6, seed=1, masked=False, dtype=torch.float32)
-    scores = awareness_all_pairs(texts, pictures, 0.1)
-    torch.testing.assert_close(scores, awareness(texts, pictures), atol=2e-6, rtol=0)
+    texts, images = some(11, 5, dtype=torch.float32), some(23, 6, seed=1, masked=False, dtype=torch.float32)
+    scores = awareness_all_pairs(texts, images, 0.1)
+    torch.testing.assert_close(scores, awareness(texts, images), atol=2e-6, rtol=0)
     attention = CrossGatedAttention(8)
     with torch.no_grad():
-        expected = attention(texts.fragments, texts.mask, pictures.fragments)
-    torch.testing.assert_close(gated_all_pairs(attention, texts, pictures), expected, atol=2e-6, rtol=0)
+        expected = attention(texts.fragments, texts.mask, images.fragments)
+    torch.testing.assert_close(gated_all_pairs(attention, texts, images), expected, atol=2e-6, rtol=0)
 
 
 def test_ranks_survive_the_packed_way() -> None:
     """Distinct scores keep their order: no two are closer than the rounding of the packed way."""
-    texts, pictures = (
+    texts, images = (
         some(40, 8, 32, dtype=torch.float32),
         some(30, 9, 32, seed=1, masked=False, dtype=torch.float32),
     )
-    packed = awareness_all_pairs(texts, pictures, 0.1)
-    exact = awareness(texts.to(dtype=torch.float64), pictures.to(dtype=torch.float64))
+    packed = awareness_all_pairs(texts, images, 0.1)
+    exact = awareness(texts.to(dtype=torch.float64), images.to(dtype=torch.float64))
     agree = (packed.argsort(1) == exact.argsort(1)).float().mean()
     assert agree == 1
 
 
 def test_packed_scoring_gives_torch_its_threads_back() -> None:
-    texts, pictures = some(6, 5, dtype=torch.float32), some(9, 7, seed=1, masked=False, dtype=torch.float32)
+    texts, images = some(6, 5, dtype=torch.float32), some(9, 7, seed=1, masked=False, dtype=torch.float32)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        expected = awareness_all_pairs(texts, pictures, 0.1)
+        expected = awareness_all_pairs(texts, images, 0.1)
         results: list[Tensor] = []
         callers = [
-            threading.Thread(target=lambda: results.append(awareness_all_pairs(texts, pictures, 0.1)))
+            threading.Thread(target=lambda: results.append(awareness_all_pairs(texts, images, 0.1)))
             for _ in range(4)
         ]
         for caller in callers:
@@ -128,7 +128,7 @@ def test_packed_scoring_gives_torch_its_threads_back() -> None:
         assert len(results) == 4 and all(torch.equal(result, expected) for result in results)
         assert torch.get_num_threads() == 2
         with pytest.raises(RuntimeError):
-            packed_awareness_scores(texts.fragments, texts.mask, pictures.fragments[..., :5], 0.1)
+            packed_awareness_scores(texts.fragments, texts.mask, images.fragments[..., :5], 0.1)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

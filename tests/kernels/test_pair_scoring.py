@@ -60,20 +60,20 @@ def awareness(texts: Encoded, images: Encoded) -> Tensor:
 def test_chunks_do_not_change_the_scores(
     captions: int, images: int, text_chunk: int, image_chunk: int, seed: int
 ) -> None:
-    texts, pictures = some(captions, 5, seed=seed), some(images, 6, seed=seed + 1)
-    expected = awareness(texts, pictures)
+    texts, pixels = some(captions, 5, seed=seed), some(images, 6, seed=seed + 1)
+    expected = awareness(texts, pixels)
     chunks = {"text_chunk": text_chunk, "image_chunk": image_chunk}
-    scores = all_pairs(awareness, texts, pictures, dtype=torch.float64, **chunks)
+    scores = all_pairs(awareness, texts, pixels, dtype=torch.float64, **chunks)
     torch.testing.assert_close(scores, expected, atol=1e-12, rtol=0)
-    scores = all_pairs_with_gradient(awareness, texts, pictures, **chunks)
+    scores = all_pairs_with_gradient(awareness, texts, pixels, **chunks)
     torch.testing.assert_close(scores, expected, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("budget", [1, 10_000, 1 << 28])
 def test_budgets_do_not_change_the_scores(budget: int) -> None:
-    texts, pictures = some(9, 5), some(7, 6, seed=1)
+    texts, images = some(9, 5), some(7, 6, seed=1)
     torch.testing.assert_close(
-        awareness_all_pairs(texts, pictures, 0.1, budget_bytes=budget), awareness(texts, pictures)
+        awareness_all_pairs(texts, images, 0.1, budget_bytes=budget), awareness(texts, images)
     )
 
 
@@ -98,17 +98,17 @@ def test_the_largest_block_is_as_large_as_asked() -> None:
 
 
 def test_recomputed_gradients_equal_plain_ones() -> None:
-    texts, pictures = some(5, 4), some(4, 6, seed=1)
+    texts, images = some(5, 4), some(4, 6, seed=1)
     attention = CrossGatedAttention(8).double()
     gradients = []
     for chunked in (False, True):
-        words, regions = texts.fragments.clone().requires_grad_(), pictures.fragments.clone().requires_grad_()
+        words, regions = texts.fragments.clone().requires_grad_(), images.fragments.clone().requires_grad_()
         attention.zero_grad()
 
         def score(some_texts: Encoded, some_images: Encoded) -> Tensor:
             return gated_awareness_scores(attention, some_texts, some_images, 0.1)
 
-        inputs = Encoded(texts.pooled, words, texts.mask), Encoded(pictures.pooled, regions, pictures.mask)
+        inputs = Encoded(texts.pooled, words, texts.mask), Encoded(images.pooled, regions, images.mask)
         scores = (
             all_pairs_with_gradient(score, *inputs, text_chunk=2, image_chunk=3)
             if chunked
@@ -123,7 +123,7 @@ def test_recomputed_gradients_equal_plain_ones() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 3, 100])
 def test_aligned_pairs_are_the_diagonal(chunk: int) -> None:
-    texts, pictures = some(7, 5), some(7, 6, seed=1)
+    texts, images = some(7, 5), some(7, 6, seed=1)
 
     def aligned(some_texts: Encoded, some_images: Encoded) -> Tensor:
         return aligned_awareness_scores(
@@ -131,19 +131,19 @@ def test_aligned_pairs_are_the_diagonal(chunk: int) -> None:
         )
 
     torch.testing.assert_close(
-        aligned_pairs(aligned, texts, pictures, chunk=chunk), awareness(texts, pictures).diagonal()
+        aligned_pairs(aligned, texts, images, chunk=chunk), awareness(texts, images).diagonal()
     )
-    assert len(aligned_pairs(aligned, texts[:0], pictures[:0])) == 0
+    assert len(aligned_pairs(aligned, texts[:0], images[:0])) == 0
 
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_fastest_way_agrees_with_the_plain_one(masked: bool, dtype: torch.dtype) -> None:
-    texts, pictures = some(6, 5, dtype=dtype), some(9, 7, seed=1, masked=masked, dtype=dtype)
-    wide = texts.to(dtype=torch.float64), pictures.to(dtype=torch.float64)
+    texts, images = some(6, 5, dtype=dtype), some(9, 7, seed=1, masked=masked, dtype=dtype)
+    wide = texts.to(dtype=torch.float64), images.to(dtype=torch.float64)
     directions: tuple[Direction, ...] = ("words", "both")
     for direction in directions:
-        scores = awareness_all_pairs(texts, pictures, torch.tensor(0.1), direction=direction)
+        scores = awareness_all_pairs(texts, images, torch.tensor(0.1), direction=direction)
         expected = awareness_scores(
             wide[0].fragments,
             wide[0].mask,
@@ -154,7 +154,7 @@ def test_the_fastest_way_agrees_with_the_plain_one(masked: bool, dtype: torch.dt
         )
         torch.testing.assert_close(scores.double(), expected, atol=2e-6, rtol=0)
     attention = CrossGatedAttention(8).to(torch.float64 if dtype == torch.float64 else torch.float32)
-    cosines = gated_all_pairs(attention, texts, pictures)
+    cosines = gated_all_pairs(attention, texts, images)
     attention.double()
     with torch.no_grad():
         expected = attention(wide[0].fragments, wide[0].mask, wide[1].fragments, wide[1].mask)
@@ -162,29 +162,29 @@ def test_the_fastest_way_agrees_with_the_plain_one(masked: bool, dtype: torch.dt
 
 
 def test_no_captions_or_images() -> None:
-    texts, pictures = some(3, 4, dtype=torch.float32), some(2, 5, seed=1, masked=False, dtype=torch.float32)
-    assert awareness_all_pairs(texts[:0], pictures, 0.1).shape == (0, 2)
-    assert awareness_all_pairs(texts, pictures[:0], 0.1).shape == (3, 0)
+    texts, images = some(3, 4, dtype=torch.float32), some(2, 5, seed=1, masked=False, dtype=torch.float32)
+    assert awareness_all_pairs(texts[:0], images, 0.1).shape == (0, 2)
+    assert awareness_all_pairs(texts, images[:0], 0.1).shape == (3, 0)
     attention = CrossGatedAttention(8)
-    assert gated_all_pairs(attention, texts[:0], pictures).shape == (0, 2)
-    assert gated_all_pairs(attention, texts, pictures[:0]).shape == (3, 0)
-    assert all_pairs(awareness, texts[:0], pictures).shape == (0, 2)
+    assert gated_all_pairs(attention, texts[:0], images).shape == (0, 2)
+    assert gated_all_pairs(attention, texts, images[:0]).shape == (3, 0)
+    assert all_pairs(awareness, texts[:0], images).shape == (0, 2)
 
 
 def test_gated_awareness_equals_pair_by_pair() -> None:
-    texts, pictures = some(4, 5), some(3, 6, seed=1)
+    texts, images = some(4, 5), some(3, 6, seed=1)
     attention = CrossGatedAttention(8).double()
-    scores = gated_awareness_scores(attention, texts, pictures, 0.1)
+    scores = gated_awareness_scores(attention, texts, images, 0.1)
     for i in range(4):
         for j in range(3):
             gated = attention.gate(
                 texts.fragments[i : i + 1],
                 texts.mask[i : i + 1],
-                pictures.fragments[j : j + 1],
-                pictures.mask[j : j + 1],
+                images.fragments[j : j + 1],
+                images.mask[j : j + 1],
             )
             words = normalize(gated.words[0, 0][texts.mask[i]], dim=-1)
-            regions = normalize(gated.regions[0, 0][pictures.mask[j]], dim=-1)
+            regions = normalize(gated.regions[0, 0][images.mask[j]], dim=-1)
             alone = awareness_scores(
                 words[None], torch.ones(1, len(words), dtype=torch.bool), regions[None], 0.1
             )
@@ -215,17 +215,15 @@ def test_wrong_sizes_are_refused() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_gpu_agrees_with_the_cpu(dtype: torch.dtype) -> None:
-    texts, pictures = some(20, 6, 32), some(15, 9, 32, seed=1)
+    texts, images = some(20, 6, 32), some(15, 9, 32, seed=1)
     attention = CrossGatedAttention(32)
-    on_gpu = texts.to("cuda", dtype), pictures.to("cuda", dtype)
+    on_gpu = texts.to("cuda", dtype), images.to("cuda", dtype)
     tolerance = 1e-4 if dtype == torch.float32 else 0.05
     with torch.no_grad():
-        expected = attention.double()(texts.fragments, texts.mask, pictures.fragments, pictures.mask)
+        expected = attention.double()(texts.fragments, texts.mask, images.fragments, images.mask)
     cosines = gated_all_pairs(attention.to("cuda", torch.float32), *on_gpu)
     torch.testing.assert_close(cosines.cpu().double(), expected, atol=tolerance, rtol=0)
     # Without half precision's rounding at the boundary itself: one far below every cosine.
     scores = awareness_all_pairs(*on_gpu, torch.tensor(-1.5, device="cuda"))
-    expected = awareness_scores(
-        texts.fragments, texts.mask, pictures.fragments, -1.5, region_mask=pictures.mask
-    )
+    expected = awareness_scores(texts.fragments, texts.mask, images.fragments, -1.5, region_mask=images.mask)
     torch.testing.assert_close(scores.cpu().double(), expected, atol=tolerance, rtol=0)

@@ -32,8 +32,8 @@ def test_terms_against_a_loop(penalty: Penalty) -> None:
     assert found.tolist() == pytest.approx(expected, rel=1e-6)
 
 
-def test_it_counts_pictures_as_much_as_captions_however_many_captions_they_have() -> None:
-    """Flat probabilities cost a query its negatives' share, nearly 1, be it caption or picture."""
+def test_it_counts_images_as_much_as_captions_however_many_captions_they_have() -> None:
+    """Flat probabilities cost a query its negatives' share, nearly 1, be it caption or image."""
     for captions in (1, 5):
         image_of = torch.arange(100).repeat_interleave(captions)
         positives = torch.nn.functional.one_hot(image_of, 100).bool()
@@ -42,9 +42,9 @@ def test_it_counts_pictures_as_much_as_captions_however_many_captions_they_have(
 
 
 def test_it_can_make_knowing_the_scene_cheaper_than_no_opinion_when_most_labels_are_wrong() -> None:
-    """128 pictures of 32 scenes, one caption each, a fifth labelled right; only scenes can be known."""
+    """128 images of 32 scenes, one caption each, a fifth labelled right; only scenes can be known."""
     scene = torch.arange(128) % 32
-    image_of = torch.arange(128).roll(1)  # another scene's picture
+    image_of = torch.arange(128).roll(1)  # another scene's image
     image_of[:26] = torch.randperm(26, generator=torch.Generator().manual_seed(0))
     caption_scene = scene.clone()
     caption_scene[:26] = scene[image_of[:26]]

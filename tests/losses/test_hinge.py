@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pmpguard.errors import ConfigError
-from pmpguard.losses.hinge import awareness_terms
+from pmpguard.losses.hinge import hinge_terms
 
 RULES = ["hardest", "mean", "sum"]
 
@@ -52,7 +52,7 @@ def naive(scores: Tensor, image_of: Tensor, positives: Tensor, margin: float, ru
 )
 def test_equals_the_naive_loop(captions: int, images: int, seed: int, margin: float, rule: str) -> None:
     scores, image_of, positives = draw(captions, images, seed)
-    terms = awareness_terms(scores, image_of, positives, margin, rule)  # type: ignore[arg-type]
+    terms = hinge_terms(scores, image_of, positives, margin, rule)  # type: ignore[arg-type]
     assert terms.tolist() == pytest.approx(naive(scores, image_of, positives, margin, rule), abs=1e-12)
 
 
@@ -60,7 +60,7 @@ def test_equals_the_naive_loop(captions: int, images: int, seed: int, margin: fl
 def test_gradients(rule: str) -> None:
     scores, image_of, positives = draw(5, 4, 1)
     assert torch.autograd.gradcheck(
-        lambda s: awareness_terms(s, image_of, positives, 0.5, rule),  # type: ignore[arg-type]
+        lambda s: hinge_terms(s, image_of, positives, 0.5, rule),  # type: ignore[arg-type]
         scores.requires_grad_(),
     )
 
@@ -69,8 +69,8 @@ def test_gradients(rule: str) -> None:
 def test_permuting_the_batch_permutes_the_terms(rule: str) -> None:
     scores, image_of, positives = draw(8, 5, 2)
     captions, images = torch.randperm(8), torch.randperm(5)
-    plain = awareness_terms(scores, image_of, positives, 0.5, rule)  # type: ignore[arg-type]
-    shuffled = awareness_terms(
+    plain = hinge_terms(scores, image_of, positives, 0.5, rule)  # type: ignore[arg-type]
+    shuffled = hinge_terms(
         scores[captions][:, images],
         torch.argsort(images)[image_of[captions]],
         positives[captions][:, images],
@@ -84,7 +84,7 @@ def test_permuting_the_batch_permutes_the_terms(rule: str) -> None:
 def test_positives_are_never_negatives(rule: str) -> None:
     scores, image_of, positives = draw(6, 6, 3)
     scores.requires_grad_()
-    awareness_terms(scores, image_of, positives, 5.0, rule).sum().backward()  # type: ignore[arg-type]
+    hinge_terms(scores, image_of, positives, 5.0, rule).sum().backward()  # type: ignore[arg-type]
     labelled = torch.zeros(6, 6, dtype=torch.bool)
     labelled[torch.arange(6), image_of] = True
     assert scores.grad is not None
@@ -95,13 +95,13 @@ def test_positives_are_never_negatives(rule: str) -> None:
 def test_separated_pairs_cost_nothing_and_only_the_hardest_negative_pulls() -> None:
     own = torch.arange(3)
     apart = torch.eye(3) * 0.6
-    assert not awareness_terms(apart, own, torch.eye(3).bool()).any()
+    assert not hinge_terms(apart, own, torch.eye(3).bool()).any()
     scores = torch.tensor([[1.0, 0.9, 0.8], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]], requires_grad=True)
-    awareness_terms(scores, own, torch.eye(3).bool())[0].backward()
+    hinge_terms(scores, own, torch.eye(3).bool())[0].backward()
     assert scores.grad is not None
     assert scores.grad.tolist() == [[-1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
 
 
 def test_an_unknown_rule_is_refused() -> None:
     with pytest.raises(ConfigError, match="negatives"):
-        awareness_terms(torch.eye(2), torch.arange(2), torch.eye(2).bool(), 0.5, "all")  # type: ignore[arg-type]
+        hinge_terms(torch.eye(2), torch.arange(2), torch.eye(2).bool(), 0.5, "all")  # type: ignore[arg-type]

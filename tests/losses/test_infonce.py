@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pmpguard.errors import ConfigError
-from pmpguard.losses.infonce import aggregation_terms, positive_targets
+from pmpguard.losses.infonce import infonce_terms, positive_targets
 
 FORMS = ["symmetric", "joint"]
 
@@ -88,9 +88,9 @@ def test_terms_equal_the_naive_loops(captions: int, images: int, seed: int) -> N
     image_of, image_keys, caption_keys, weights, logits = draw(captions, images, seed)
     for some_weights in (None, weights):
         targets = positive_targets(image_of, image_keys, caption_keys, some_weights).double()
-        symmetric = aggregation_terms(logits, targets, image_of)
+        symmetric = infonce_terms(logits, targets, image_of)
         assert symmetric.tolist() == pytest.approx(naive_symmetric(logits, targets, image_of), abs=1e-10)
-        joint = aggregation_terms(logits, targets, image_of, "joint")
+        joint = infonce_terms(logits, targets, image_of, "joint")
         assert joint.tolist() == pytest.approx(naive_joint(logits, targets), abs=1e-10)
 
 
@@ -100,18 +100,18 @@ def test_one_caption_per_image_is_the_usual_infonce() -> None:
     rows = torch.nn.functional.cross_entropy(logits, own, reduction="none")
     columns = torch.nn.functional.cross_entropy(logits.T, own, reduction="none")
     targets = torch.eye(6, dtype=torch.float64)
-    torch.testing.assert_close(aggregation_terms(logits, targets, own), (rows + columns) / 2)
+    torch.testing.assert_close(infonce_terms(logits, targets, own), (rows + columns) / 2)
     # Eq. 6 is both cross-entropies plus the log of the sum of both probabilities.
     joint = rows + columns + torch.log(torch.exp(-rows) + torch.exp(-columns))
-    torch.testing.assert_close(aggregation_terms(logits, targets, own, "joint"), joint)
+    torch.testing.assert_close(infonce_terms(logits, targets, own, "joint"), joint)
 
 
 def test_floors() -> None:
     perfect = 200 * torch.eye(5, dtype=torch.float64)
     own, targets = torch.arange(5), torch.eye(5, dtype=torch.float64)
-    assert aggregation_terms(perfect, targets, own).max() < 1e-12
+    assert infonce_terms(perfect, targets, own).max() < 1e-12
     torch.testing.assert_close(
-        aggregation_terms(perfect, targets, own, "joint"), torch.full((5,), math.log(2), dtype=torch.float64)
+        infonce_terms(perfect, targets, own, "joint"), torch.full((5,), math.log(2), dtype=torch.float64)
     )
 
 
@@ -120,10 +120,10 @@ def test_permuting_the_batch_permutes_the_terms(form: str) -> None:
     image_of, image_keys, caption_keys, weights, logits = draw(8, 5, 3)
     captions, images = torch.randperm(8), torch.randperm(5)
     inverse = torch.argsort(images)
-    plain = aggregation_terms(
+    plain = infonce_terms(
         logits, positive_targets(image_of, image_keys, caption_keys, weights), image_of, form
     )
-    shuffled = aggregation_terms(
+    shuffled = infonce_terms(
         logits[captions][:, images],
         positive_targets(
             inverse[image_of[captions]], image_keys[images], caption_keys[captions], weights[captions]
@@ -140,7 +140,7 @@ def test_gradients(form: str) -> None:
     targets = positive_targets(image_of, image_keys, caption_keys, weights)
     assert targets.any()
     assert torch.autograd.gradcheck(
-        lambda z: aggregation_terms(z, targets, image_of, form), logits.requires_grad_()
+        lambda z: infonce_terms(z, targets, image_of, form), logits.requires_grad_()
     )
 
 
@@ -149,7 +149,7 @@ def test_a_pair_of_weight_zero_is_never_pulled_together(form: str) -> None:
     own = torch.arange(5)
     weights = torch.tensor([1.0, 0.0, 1.0, 0.5, 1.0], dtype=torch.float64)
     logits = torch.randn(5, 5, dtype=torch.float64, requires_grad=True)
-    terms = aggregation_terms(logits, positive_targets(own, own, own, weights), own, form)
+    terms = infonce_terms(logits, positive_targets(own, own, own, weights), own, form)
     assert terms[1] == 0
     (weights * terms).sum().backward()
     assert logits.grad is not None
@@ -164,7 +164,7 @@ def test_captions_of_one_image_pull_with_their_own_weights() -> None:
     logits = torch.randn(4, 2, dtype=torch.float64)
     targets = positive_targets(image_of, torch.arange(2), torch.arange(4), weights)
     rows = -logits.log_softmax(1).gather(1, image_of[:, None])[:, 0] * (weights > 0)
-    columns = 2 * aggregation_terms(logits, targets, image_of) - rows
+    columns = 2 * infonce_terms(logits, targets, image_of) - rows
     expected = (weights * -logits.log_softmax(0).gather(1, image_of[:, None])[:, 0])[:3].sum()
     torch.testing.assert_close((weights * columns)[:3].sum(), expected)
 
@@ -178,14 +178,14 @@ def test_positives_are_not_each_others_negatives() -> None:
     logits[:2, :2] = 9.0
     logits[2, 2] = 9.0
     logits.requires_grad_()
-    aggregation_terms(logits, targets.double(), own).sum().backward()
+    infonce_terms(logits, targets.double(), own).sum().backward()
     assert logits.grad is not None
     assert (logits.grad[:2, :2] <= 1e-12).all()
     logits.grad = None
-    aggregation_terms(logits, targets.double(), own, "joint").sum().backward()
+    infonce_terms(logits, targets.double(), own, "joint").sum().backward()
     assert (logits.grad[:2, :2] <= 0).all()
 
 
 def test_an_unknown_form_is_refused() -> None:
     with pytest.raises(ConfigError, match="aggregation form"):
-        aggregation_terms(torch.zeros(2, 2), torch.eye(2), torch.arange(2), "both")  # type: ignore[arg-type]
+        infonce_terms(torch.zeros(2, 2), torch.eye(2), torch.arange(2), "both")  # type: ignore[arg-type]

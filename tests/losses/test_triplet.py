@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pmpguard.errors import ConfigError
-from pmpguard.losses.triplet import HardNegatives, hinge_terms, rivals
+from pmpguard.losses.triplet import HardNegatives, hinge_terms, own_and_negatives
 
 GENERATOR = torch.Generator().manual_seed(0)
 SCORES = torch.rand(6, 4, generator=GENERATOR, dtype=torch.float64)
@@ -44,7 +44,7 @@ def test_hinges_against_a_loop(hardest: int) -> None:
 
 
 def test_a_positive_is_never_a_rival() -> None:
-    own, rows, columns = rivals(SCORES, IMAGE_OF, POSITIVES)
+    own, rows, columns = own_and_negatives(SCORES, IMAGE_OF, POSITIVES)
     assert own.tolist() == [float(SCORES[t, v]) for t, v in enumerate(IMAGE_OF.tolist())]
     assert (rows[POSITIVES] < -1e30).all() and (columns.diagonal() < -1e30).all()
     assert float(columns[0, 4]) < -1e30 and columns[0, 1] == SCORES[1, 0]
@@ -63,8 +63,8 @@ def naive_hardest(margins: list[float], semi_hard: bool) -> list[float]:
             [float(SCORES[t, k]) for k in range(4) if not POSITIVES[t, k]],
             [float(SCORES[k, v]) for k in range(6) if not POSITIVES[k, v]],
         ):
-            used = [rival for rival in side if rival < own or not semi_hard]
-            total += max([0.0, *(margins[t] - own + rival for rival in used)])
+            used = [negative for negative in side if negative < own or not semi_hard]
+            total += max([0.0, *(margins[t] - own + negative for negative in used)])
         terms.append(total)
     return terms
 

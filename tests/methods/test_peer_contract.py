@@ -76,7 +76,7 @@ def test_a_run_is_selected_on_validation_and_knows_nothing_it_should_not(name):
 @pytest.mark.parametrize("encoders", ["tiny", "light", "swin-bert", "clip"])
 def test_every_pair_of_encoders_can_be_shaped(name, encoders):
     kind = find_method(name)
-    shaped = kind.shape(preset(encoders), kind.read_settings("recommended", {}))
+    shaped = kind.model_config(preset(encoders), kind.read_settings("recommended", {}))
     assert not shaped.cross_gated.use and shaped.ranking in ("pooled", "head")
 
 

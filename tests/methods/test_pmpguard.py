@@ -1,4 +1,4 @@
-"""PMPGuard's own parts: chunked gates, calibration on unseen pairs, catching, proposing and rematching."""
+"""PMPGuard's own parts: chunked gates, calibration on unseen pairs, detection, proposing and rematching."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from helpers.method_examples import batch, build
 from torch import Tensor
 
-from pmpguard.detection.evidence.competition import rival_part
+from pmpguard.detection.evidence.competition import competition_evidence
 from pmpguard.detection.null_pairs import Part
-from pmpguard.losses.hinge import awareness_terms
+from pmpguard.losses.hinge import hinge_terms
 from pmpguard.methods import detecting as catching_method
 from pmpguard.methods import pmpguard
-from pmpguard.methods.detecting import EVIDENCE, planned_visits
-from pmpguard.methods.method import Taught, TrainingView
+from pmpguard.methods.detecting import EVIDENCE, planned_repeats
+from pmpguard.methods.method import TeacherBatch, TrainingView
 from pmpguard.methods.pmpguard import PmpGuard, PmpGuardSettings
 from pmpguard.models.attention.awareness import awareness_scores
 from pmpguard.models.config import CrossGatedConfig, RetrieverConfig
@@ -26,16 +26,16 @@ PAIRS = 4000
 
 
 def view(epoch: int, wrong: float = 0.4, noise: float = 0.5) -> tuple[TrainingView, torch.Tensor]:
-    """A training set with embeddings right up to noise; `wrong` of the captions moved to other pictures."""
+    """A training set with embeddings right up to noise; `wrong` of the captions moved to other images."""
     generator = torch.Generator().manual_seed(5)
     images = torch.nn.functional.normalize(torch.randn(PAIRS // 4, 24, generator=generator), dim=-1)
     truth = torch.arange(PAIRS) // 4
     captions = images[truth] + noise * torch.randn(PAIRS, 24, generator=generator) / 24**0.5
     image_of = truth.clone()
-    is_wrong = torch.rand(PAIRS, generator=generator) < wrong
-    image_of[is_wrong] = (truth + 1 + torch.randint(0, 900, (PAIRS,), generator=generator))[is_wrong] % len(
-        images
-    )
+    is_mismatched = torch.rand(PAIRS, generator=generator) < wrong
+    image_of[is_mismatched] = (truth + 1 + torch.randint(0, 900, (PAIRS,), generator=generator))[
+        is_mismatched
+    ] % len(images)
 
     def encode() -> tuple[Encoded, Encoded]:
         def encoded(vectors: torch.Tensor) -> Encoded:
@@ -44,7 +44,7 @@ def view(epoch: int, wrong: float = 0.4, noise: float = 0.5) -> tuple[TrainingVi
 
         return encoded(captions), encoded(images)
 
-    return TrainingView(encode, torch.arange(PAIRS), image_of, epoch, seed=0), is_wrong
+    return TrainingView(encode, torch.arange(PAIRS), image_of, epoch, seed=0), is_mismatched
 
 
 def guard(**settings: Any) -> PmpGuard:
@@ -64,8 +64,8 @@ def test_gates_in_chunks_give_the_same_cosines_and_gradients(monkeypatch: pytest
     torch.testing.assert_close(found[0], found[1])
 
 
-def test_calibration_pictures_are_not_trained_on_until_they_are_released() -> None:
-    method = guard(catch_from=1, release_at=3, rematch=False, complementary=1.0)
+def test_calibration_images_are_not_trained_on_until_they_are_released() -> None:
+    method = guard(detect_from_epoch=1, calibration_epochs=3, rematch=False, complementary=1.0)
     seen = view(0)[0]
     method.begin_epoch(seen)
     held = method._unseen(seen)
@@ -79,19 +79,19 @@ def test_calibration_pictures_are_not_trained_on_until_they_are_released() -> No
 
 
 def test_before_any_training_captions_are_judged_by_how_they_agree() -> None:
-    method = guard(catch_from=2, rematch=False)
-    seen, is_wrong = view(0)
+    method = guard(detect_from_epoch=2, rematch=False)
+    seen, is_mismatched = view(0)
     assert "estimated_mismatch_rate" in method.begin_epoch(seen)
     assert method.p_match is not None
     first = method.p_match.clone()
-    assert first[is_wrong].mean() < 0.3 < 0.7 < first[~is_wrong].mean()
+    assert first[is_mismatched].mean() < 0.3 < 0.7 < first[~is_mismatched].mean()
     method.begin_epoch(view(1)[0])  # no score yet: the verdicts stay
     assert torch.equal(method.p_match, first)
 
 
 def test_the_first_look_reads_the_encoders_before_their_new_layers_and_is_remembered() -> None:
-    method = guard(catch_from=1, rematch=False)
-    seen, is_wrong = view(0)
+    method = guard(detect_from_epoch=1, rematch=False)
+    seen, is_mismatched = view(0)
     tokens = seen.captions.pooled, seen.images.pooled
 
     def fail() -> tuple[Encoded, Encoded]:
@@ -99,44 +99,44 @@ def test_the_first_look_reads_the_encoders_before_their_new_layers_and_is_rememb
 
     method.begin_epoch(replace(seen, encode=fail, read_tokens=lambda: tokens, _cache={}))
     assert method.p_match is not None
-    assert method.p_match[is_wrong].mean() < 0.3 < 0.7 < method.p_match[~is_wrong].mean()
-    before = method.remembered.clone(), method.wrong_remembered.clone()
+    assert method.p_match[is_mismatched].mean() < 0.3 < 0.7 < method.p_match[~is_mismatched].mean()
+    before = method.remembered.clone(), method.null_remembered.clone()
     assert not any(values.isnan().any() for values in before)
     method.begin_epoch(view(1, noise=4.0)[0])
-    assert torch.equal(method.remembered, before[0]) and torch.equal(method.wrong_remembered, before[1])
+    assert torch.equal(method.remembered, before[0]) and torch.equal(method.null_remembered, before[1])
     assert method.support_weights[EVIDENCE.index("mapped")] > 0
 
 
-def test_captions_of_exchanged_pictures_neither_vouch_for_each_other_nor_have_rivals(
+def test_captions_of_exchanged_images_neither_vouch_for_each_other_nor_have_rivals(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(catching_method, "rival_part", None)  # asking for rivals would fail
-    method = guard(catch_from=1, calibration=0.0, rematch=False)
+    monkeypatch.setattr(catching_method, "rival_part", None)  # asking for competitors would fail
+    method = guard(detect_from_epoch=1, calibration=0.0, rematch=False)
     seen, _ = view(0, wrong=0.0)
-    pictures = int(seen.image_of.max()) + 1
-    moved = (torch.rand(pictures, generator=torch.Generator().manual_seed(2)) < 0.3).nonzero()[:, 0]
-    place = torch.arange(pictures)
+    images = int(seen.image_of.max()) + 1
+    moved = (torch.rand(images, generator=torch.Generator().manual_seed(2)) < 0.3).nonzero()[:, 0]
+    place = torch.arange(images)
     place[moved] = moved.roll(1)
     exchanged = replace(seen, image_of=place[seen.image_of])
-    is_wrong = torch.isin(seen.image_of, moved)
+    is_mismatched = torch.isin(seen.image_of, moved)
     for epoch in (0, 1):
         values = method.begin_epoch(replace(exchanged, epoch=epoch, _cache={}))
-    assert values["estimated_mismatch_rate"] == pytest.approx(float(is_wrong.float().mean()), abs=0.05)
+    assert values["estimated_mismatch_rate"] == pytest.approx(float(is_mismatched.float().mean()), abs=0.05)
     assert method.p_match is not None
-    assert method.p_match[is_wrong].mean() < 0.1 and method.p_match[~is_wrong].mean() > 0.9
+    assert method.p_match[is_mismatched].mean() < 0.1 and method.p_match[~is_mismatched].mean() > 0.9
     assert method.support_weights[EVIDENCE.index("agreement")] == -1
-    assert (method.evidence_weights == -1).all()  # of rivals beside the others, which were never asked
+    assert (method.evidence_weights == -1).all()  # of competitors beside the others, which were never asked
 
 
-def test_with_one_caption_a_picture_nothing_is_held_against_any_pair_before_the_first_score() -> None:
-    method = guard(catch_from=1, calibration=0.0, rematch=False)
-    seen, is_wrong = view(0)
-    image_of, swapped = torch.arange(PAIRS), is_wrong.nonzero()[:, 0]
+def test_with_one_caption_a_image_nothing_is_held_against_any_pair_before_the_first_score() -> None:
+    method = guard(detect_from_epoch=1, calibration=0.0, rematch=False)
+    seen, is_mismatched = view(0)
+    image_of, swapped = torch.arange(PAIRS), is_mismatched.nonzero()[:, 0]
     image_of[swapped] = swapped.roll(1)
     alone = replace(seen, image_of=image_of)
     many = seen.images.pooled[torch.arange(PAIRS) // 4]
-    pictures = Encoded(many, many[:, None], torch.ones(PAIRS, 1, dtype=torch.bool))
-    alone = replace(alone, encode=lambda: (seen.captions, pictures), _cache={})
+    images = Encoded(many, many[:, None], torch.ones(PAIRS, 1, dtype=torch.bool))
+    alone = replace(alone, encode=lambda: (seen.captions, images), _cache={})
     assert method.begin_epoch(alone) == {}
     assert (method.weight == 1).all()
     later = method.begin_epoch(replace(alone, epoch=1, _cache={}))
@@ -146,38 +146,38 @@ def test_with_one_caption_a_picture_nothing_is_held_against_any_pair_before_the_
 def test_what_is_judged_wrong_gives_way_to_what_is_judged_right() -> None:
     weight = torch.zeros(1000)
     weight[::5] = 0.9
-    for passes, expected in ((1.0, 1.0), (2.5, 2.5), (4.0, 4.0), (9.0, 5.0)):
-        visits = planned_visits(weight, passes, seed=0, epoch=4)
-        assert int(visits.sum()) == 1000  # as many pairs as ever
-        assert float(visits[::5].double().mean()) == pytest.approx(expected)
-        assert int(visits[::5].max() - visits[::5].min()) <= 1
-        assert int(visits[weight < 0.5].max()) <= 1
-    again = planned_visits(weight, 2.5, seed=0, epoch=4)
-    assert torch.equal(again, planned_visits(weight, 2.5, seed=0, epoch=4))
-    assert not torch.equal(again, planned_visits(weight, 2.5, seed=0, epoch=5))
-    assert (planned_visits(torch.ones(7), 3.0, 0, 0) == 1).all()  # nothing gives way
-    assert (planned_visits(torch.zeros(7), 3.0, 0, 0) == 1).all()  # nothing to prefer
+    for clean_oversampling, expected in ((1.0, 1.0), (2.5, 2.5), (4.0, 4.0), (9.0, 5.0)):
+        repeats = planned_repeats(weight, clean_oversampling, seed=0, epoch=4)
+        assert int(repeats.sum()) == 1000  # as many pairs as ever
+        assert float(repeats[::5].double().mean()) == pytest.approx(expected)
+        assert int(repeats[::5].max() - repeats[::5].min()) <= 1
+        assert int(repeats[weight < 0.5].max()) <= 1
+    again = planned_repeats(weight, 2.5, seed=0, epoch=4)
+    assert torch.equal(again, planned_repeats(weight, 2.5, seed=0, epoch=4))
+    assert not torch.equal(again, planned_repeats(weight, 2.5, seed=0, epoch=5))
+    assert (planned_repeats(torch.ones(7), 3.0, 0, 0) == 1).all()  # nothing gives way
+    assert (planned_repeats(torch.zeros(7), 3.0, 0, 0) == 1).all()  # nothing to prefer
 
 
 @pytest.mark.parametrize("trusted", [False, True])
 def test_pairs_judged_to_match_come_more_often_from_an_epoch_on(trusted: bool) -> None:
-    method = guard(catch_from=0, rematch=False, release_at=2, passes=3.0)
+    method = guard(detect_from_epoch=0, rematch=False, calibration_epochs=2, clean_oversampling=3.0)
     if trusted:
         method.trust(~view(0)[1])
     for epoch in (0, 1, 2):
-        seen, is_wrong = view(epoch)
+        seen, is_mismatched = view(epoch)
         method.begin_epoch(seen)
-        assert method.visits is not None
-        often = method.visits.double()
+        assert method.repeats is not None
+        often = method.repeats.double()
         assert int(often.sum()) == PAIRS
         if epoch < 2:
             assert (often == 1).all()
-    assert float(often[~is_wrong].mean()) > 1.4 > 0.3 > float(often[is_wrong].mean())
+    assert float(often[~is_mismatched].mean()) > 1.4 > 0.3 > float(often[is_mismatched].mean())
 
 
 @pytest.mark.parametrize(("name", "parts"), [("support_weights", 5), ("evidence_weights", 6)])
 def test_what_each_part_counts_is_learned_from_unseen_pairs_and_then_kept(name: str, parts: int) -> None:
-    method = guard(catch_from=1, release_at=3, rematch=False)
+    method = guard(detect_from_epoch=1, calibration_epochs=3, rematch=False)
     learned = []
     for epoch in (0, 1, 2, 3, 4):
         method.begin_epoch(view(epoch, noise=1.0 if epoch < 3 else 0.2)[0])
@@ -185,8 +185,8 @@ def test_what_each_part_counts_is_learned_from_unseen_pairs_and_then_kept(name: 
     score, *others = learned[0]
     assert score == -1 and max(others) > 0  # no score of its own yet
     assert min(learned[1]) >= 0 and learned[1] != learned[2]
-    assert learned[2] == learned[3] == learned[4]  # all pictures are trained on now
-    assert (method.support_weights[EVIDENCE.index("rivals") :] == -1).all()
+    assert learned[2] == learned[3] == learned[4]  # all images are trained on now
+    assert (method.support_weights[EVIDENCE.index("competitors") :] == -1).all()
 
 
 def test_what_supports_a_rival_is_weighed_alike_before_and_after_the_release(
@@ -196,10 +196,10 @@ def test_what_supports_a_rival_is_weighed_alike_before_and_after_the_release(
 
     def ask(support: Tensor, *rest: object) -> Part | None:
         supports.append(support)
-        return rival_part(support, *rest)  # type: ignore[arg-type]
+        return competition_evidence(support, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(catching_method, "rival_part", ask)
-    method = guard(catch_from=1, release_at=2, rematch=False)
+    method = guard(detect_from_epoch=1, calibration_epochs=2, rematch=False)
     method.begin_epoch(view(0)[0])
     assert method.p_match is not None
     trust = method.p_match.clone()
@@ -210,8 +210,8 @@ def test_what_supports_a_rival_is_weighed_alike_before_and_after_the_release(
 
 
 def test_rivals_judge_pairs_but_not_how_many_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rivals that condemn half of the right pairs change verdicts, not the rate."""
-    is_wrong = view(0)[1]
+    """Competitors that condemn half of the right pairs change verdicts, not the rate."""
+    is_mismatched = view(0)[1]
     misled = torch.arange(PAIRS) % 2 == 0
 
     def condemn(support: Tensor, trust: Tensor, *rest: object) -> Part:
@@ -219,53 +219,53 @@ def test_rivals_judge_pairs_but_not_how_many_are_wrong(monkeypatch: pytest.Monke
         return Part(torch.where(misled, 0.0, 5.0) + noise[: len(support)], noise[len(support) :])
 
     found = []
-    for rivals in (None, condemn):
-        monkeypatch.setattr(catching_method, "rival_part", rivals or (lambda *given: None))
-        method = guard(catch_from=0, rematch=False)
+    for competitors in (None, condemn):
+        monkeypatch.setattr(catching_method, "rival_part", competitors or (lambda *given: None))
+        method = guard(detect_from_epoch=0, rematch=False)
         found.append((method.begin_epoch(view(0)[0])["estimated_mismatch_rate"], method.p_match))
     (rate, alone), (with_rivals, beside) = found
-    assert rate == with_rivals == pytest.approx(float(is_wrong.float().mean()), abs=0.05)
+    assert rate == with_rivals == pytest.approx(float(is_mismatched.float().mean()), abs=0.05)
     assert alone is not None and beside is not None
-    moved = (alone - beside)[~is_wrong & misled].mean()
-    assert moved > 0.05 > (alone - beside)[~is_wrong & ~misled].mean()
+    moved = (alone - beside)[~is_mismatched & misled].mean()
+    assert moved > 0.05 > (alone - beside)[~is_mismatched & ~misled].mean()
 
 
 def test_the_lowest_estimate_of_the_rate_is_kept() -> None:
     """A model that got worse cannot tell some true pairs from wrong ones and must not raise the rate."""
-    method = guard(catch_from=0, rematch=False)
+    method = guard(detect_from_epoch=0, rematch=False)
     for epoch, noise in ((0, 0.5), (1, 4.0), (2, 0.5)):
         estimated = method.begin_epoch(view(epoch, noise=noise)[0])["estimated_mismatch_rate"]
         assert estimated == pytest.approx(0.4, abs=0.03)
-    fresh = guard(catch_from=0, rematch=False)
+    fresh = guard(detect_from_epoch=0, rematch=False)
     assert fresh.begin_epoch(view(0, noise=4.0)[0])["estimated_mismatch_rate"] > 0.45
 
 
 def test_wrong_pairs_are_caught_and_the_rate_is_estimated() -> None:
-    method = guard(catch_from=0, rematch=False)
-    seen, is_wrong = view(0)
+    method = guard(detect_from_epoch=0, rematch=False)
+    seen, is_mismatched = view(0)
     values = method.begin_epoch(seen)
     assert values["estimated_mismatch_rate"] == pytest.approx(0.4, abs=0.03)
     assert method.p_match is not None
-    assert method.p_match[is_wrong].mean() < 0.05 and method.p_match[~is_wrong].mean() > 0.95
+    assert method.p_match[is_mismatched].mean() < 0.05 and method.p_match[~is_mismatched].mean() > 0.95
 
 
-def test_every_picture_gets_a_caption_it_is_not_labelled_with() -> None:
-    method = guard(catch_from=0, rematch=False)
-    seen, is_wrong = view(0)
+def test_every_image_gets_a_caption_it_is_not_labelled_with() -> None:
+    method = guard(detect_from_epoch=0, rematch=False)
+    seen, is_mismatched = view(0)
     method.begin_epoch(seen)
     assert method.proposed_caption is not None
     assert (seen.image_of[method.proposed_caption] != seen.image_of).all()
-    found = (method.proposed_caption // 4 == seen.image_of)[is_wrong].float().mean()
-    assert found > 0.5  # many pictures have a caption of their own among those that were moved away
+    found = (method.proposed_caption // 4 == seen.image_of)[is_mismatched].float().mean()
+    assert found > 0.5  # many images have a caption of their own among those that were moved away
 
 
-def test_rematched_captions_are_trained_with_the_picture_they_belong_to() -> None:
-    method = guard(catch_from=0, rematch=True, rematch_from=0, release_at=0)
-    seen, is_wrong = view(0)
+def test_rematched_captions_are_trained_with_the_image_they_belong_to() -> None:
+    method = guard(detect_from_epoch=0, rematch=True, rematch_from=0, calibration_epochs=0)
+    seen, is_mismatched = view(0)
     assert method.begin_epoch(seen)["rematched"] > 100
     moved = method.paired_image != seen.image_of
-    assert is_wrong[moved].float().mean() > 0.95
-    # A picture none of whose four captions was caught (0.6 ** 4 = 13 % of them) is no candidate.
+    assert is_mismatched[moved].float().mean() > 0.95
+    # A image none of whose four captions was flagged (0.6 ** 4 = 13 % of them) is no candidate.
     assert (method.paired_image[moved] == torch.arange(PAIRS)[moved] // 4).float().mean() > 0.8
     assert (method.weight[moved] <= 0.5).all()
 
@@ -275,13 +275,13 @@ def test_the_paper_preset_is_as_printed() -> None:
     paper = kind.read_settings("paper", {})
     assert isinstance(paper, PmpGuardSettings)
     assert (paper.suppress, paper.rematch, paper.pooled_weight) == (False, False, 0.0)
-    config = kind.shape(RetrieverConfig(), paper)
+    config = kind.model_config(RetrieverConfig(), paper)
     assert config.cross_gated == CrossGatedConfig(use=True, attention_scale=1.0, gate_bias=0.0)
-    assert config.ranking == "S"
+    assert config.ranking == "awareness"
 
 
 def test_negatives_are_averaged_until_the_warm_up_is_over() -> None:
-    method = build("pmpguard", cga=False, awareness_loss="hinge", warm_up=1, suppress=False)
+    method = build("pmpguard", cga=False, awareness_loss="hinge", warmup_epochs=1, suppress=False)
     for epoch, negatives in ((0, "mean"), (1, "hardest")):
         given = batch(epoch=epoch)
         assert isinstance(method, PmpGuard)
@@ -289,7 +289,7 @@ def test_negatives_are_averaged_until_the_warm_up_is_over() -> None:
         scores = awareness_scores(
             given.texts.fragments, given.texts.mask, given.images.fragments, t, region_mask=given.images.mask
         )
-        wanted = awareness_terms(
+        wanted = hinge_terms(
             scores,
             given.image_of,
             given.targets > 0,
@@ -334,9 +334,9 @@ def test_a_pair_of_weight_zero_gets_no_pull() -> None:
 def test_pairs_learn_from_a_teacher_as_far_as_they_are_not_trusted() -> None:
     given, seen = batch(captions=9, images=5), batch(captions=9, images=5, seed=1)
     teacher = build("pmpguard").retriever
-    method = build("pmpguard", teach=2.0)
+    method = build("pmpguard", distill_weight=2.0)
     assert isinstance(method, PmpGuard)
-    taught = replace(given, taught=Taught(teacher, seen.texts, seen.images))
+    taught = replace(given, taught=TeacherBatch(teacher, seen.texts, seen.images))
     method.weight.fill_(1.0)
     for name, term in method.losses(taught).items():
         if name.startswith("taught"):
@@ -355,17 +355,17 @@ def test_pairs_learn_from_a_teacher_as_far_as_they_are_not_trusted() -> None:
     believed = sum(each.softmax(1) for each in rows) / 2
     shown = sum(each.softmax(0) for each in rows) / 2
     caption = -(believed * logits.log_softmax(1)).sum(1) * torch.tensor([0.25] + [0.75] * 8)
-    picture = -(shown * logits.log_softmax(0)).sum(0) * torch.tensor(
+    image = -(shown * logits.log_softmax(0)).sum(0) * torch.tensor(
         [0.25 if v == int(given.image_of[0]) else 0.75 for v in range(5)]
     )
     found = method.losses(taught)["taught pooled"]
-    torch.testing.assert_close(found, 2.0 * (caption + picture.mean()) / 2, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found, 2.0 * (caption + image.mean()) / 2, rtol=1e-4, atol=1e-4)
 
 
 def test_a_second_model_is_asked_for_from_the_given_share_on() -> None:
     for least, estimated, expected in ((None, 0.9, False), (0.5, 0.49, False), (0.5, 0.5, True)):
-        method = guard(second_from=least)
-        assert not method.asks_for_second()  # nothing is estimated yet, and nothing is found wrong
+        method = guard(distill_above_rate=least)
+        assert not method.wants_distillation()  # nothing is estimated yet, and nothing is found wrong
         method._buffer("estimated_rate").fill_(estimated)
-        assert method.asks_for_second() is expected
-    assert not guard(second_from=0.0, suppress=False).asks_for_second()  # it judges no pairs
+        assert method.wants_distillation() is expected
+    assert not guard(distill_above_rate=0.0, suppress=False).wants_distillation()  # it judges no pairs

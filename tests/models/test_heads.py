@@ -49,7 +49,7 @@ def retriever(name="none", **changes):
     return Retriever.create(config, CAPTIONS).eval()
 
 
-def pictures(count=4, seed=0):
+def pixels(count=4, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (count, 3, 64, 64), dtype=torch.uint8, generator=generator)
 
@@ -192,7 +192,7 @@ def naive_two_layers(network, states):
     return network[3](relu(network[0](states)))
 
 
-def test_swan_pictures_against_loops():
+def test_swan_images_against_loops():
     module: SwanHead = head("swan")
     images = items(2, 16)
     found = module.images(images)
@@ -291,7 +291,7 @@ def test_dove_scores_are_differentiable():
 
 
 def test_independent_modalities_are_scored_at_chance():
-    """A score in which a caption carries the picture it is compared with would find every label."""
+    """A score in which a caption carries the image it is compared with would find every label."""
     module = head("dove")
     hits = []
     for seed in range(20):
@@ -348,11 +348,11 @@ def test_a_saved_model_keeps_its_head(name, tmp_path):
     model = retriever(name, ranking=ranking, stages=name != "pir")
     model.save(tmp_path / "model")
     loaded = pmpguard.load(tmp_path / "model")
-    texts, images = model.encode_texts(CAPTIONS), model.encode_images(pictures())
-    same_texts, same_images = loaded.encode_texts(CAPTIONS), loaded.encode_images(pictures())
+    texts, images = model.encode_texts(CAPTIONS), model.encode_images(pixels())
+    same_texts, same_images = loaded.encode_texts(CAPTIONS), loaded.encode_images(pixels())
     assert torch.equal(texts.pooled, same_texts.pooled) and torch.equal(images.pooled, same_images.pooled)
     assert torch.equal(model.score(texts, images), loaded.score(same_texts, same_images))
-    again = model.project_images(model.image_tokens(pictures()))
+    again = model.project_images(model.image_tokens(pixels()))
     assert torch.equal(again.pooled, images.pooled)
     assert any(key.startswith("head.") for key in loaded.state_dict())
 
@@ -361,8 +361,8 @@ def test_without_a_head_the_model_is_what_the_encoders_are():
     model = retriever()
     assert model.head is None and model.adapters is None
     assert not [key for key in model.state_dict() if key.startswith(("head", "adapters"))]
-    images = model.image_encoder(pictures())
-    assert torch.equal(model.encode_images(pictures()).pooled, images.pooled)
+    images = model.image_encoder(pixels())
+    assert torch.equal(model.encode_images(pixels()).pooled, images.pooled)
     texts = model.text_encoder(*model.tokenize(CAPTIONS))
     assert torch.equal(model.encode_texts(CAPTIONS).fragments, texts.fragments)
     changed = retriever("pir")
@@ -372,7 +372,7 @@ def test_without_a_head_the_model_is_what_the_encoders_are():
 
 def test_head_scores_come_in_chunks(monkeypatch):
     model = retriever("dove", ranking="head", stages=True)
-    texts, images = model.encode_texts(CAPTIONS), model.encode_images(pictures())
+    texts, images = model.encode_texts(CAPTIONS), model.encode_images(pixels())
     whole = model.head.score(texts, images)
     monkeypatch.setattr(DoveHead, "floats_per_pair", lambda *_: 1 << 40)  # one pair at a time
     torch.testing.assert_close(model.score(texts, images), whole)
@@ -388,4 +388,4 @@ def test_impossible_heads_are_refused():
         preset("tiny", head=HeadConfig("pir", keep=0.0))
     model = retriever()
     with pytest.raises(ConfigError, match="needs a head"):
-        model.score(model.encode_texts(CAPTIONS), model.encode_images(pictures()), "head")
+        model.score(model.encode_texts(CAPTIONS), model.encode_images(pixels()), "head")

@@ -38,7 +38,7 @@ def retriever(config=SMALL, seed=0):
     return Retriever.create(config, CAPTIONS).eval()
 
 
-def pictures(count=4, size=64, seed=0):
+def pixels(count=4, size=64, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
 
@@ -60,12 +60,12 @@ def assert_same(left: Encoded, right: Encoded):
 
 
 def test_pil_images_and_uint8_tensors_agree():
-    model, images = retriever(), pictures()
+    model, images = retriever(), pixels()
     assert_same(model.encode_images(images), model.encode_images(as_pil(images)))
 
 
-def test_float_pictures_are_between_0_and_1():
-    model, images = retriever(), pictures()
+def test_float_images_are_between_0_and_1():
+    model, images = retriever(), pixels()
     expected = model.encode_images(images)
     torch.testing.assert_close(
         model.encode_images(images / 255).fragments, expected.fragments, atol=1e-5, rtol=0
@@ -86,7 +86,7 @@ def test_other_sizes_are_resized():
 
 
 def test_batch_size_changes_nothing_and_training_mode_is_restored():
-    model, images = retriever().train(), pictures(5)
+    model, images = retriever().train(), pixels(5)
     texts = [*CAPTIONS, "a pond"]
     one, all_ = model.encode_images(images, batch_size=1), model.encode_images(images)
     torch.testing.assert_close(one.fragments, all_.fragments)
@@ -99,7 +99,7 @@ def test_batch_size_changes_nothing_and_training_mode_is_restored():
 
 def test_dropout_hides_features_in_training_alone():
     model, plain = retriever(changed(dropout=0.5)), retriever()
-    images = pictures()
+    images = pixels()
     assert_same(model.encode_images(images), plain.encode_images(images))
     model.train()
     tokens = Encoded(torch.ones(200, 128), torch.ones(200, 3, 128), torch.ones(200, 3, dtype=torch.bool))
@@ -115,7 +115,7 @@ def test_dropout_hides_features_in_training_alone():
 
 
 def test_training_and_use_compute_the_same():
-    model, images = retriever(), pictures()
+    model, images = retriever(), pixels()
     assert_same(model.forward_images(images), model.encode_images(images))
     assert_same(model.forward_images(model.normalise(images)), model.encode_images(images))
     assert_same(model.forward_texts(*model.tokenize(CAPTIONS)), model.encode_texts(CAPTIONS))
@@ -126,7 +126,7 @@ def test_training_and_use_compute_the_same():
 
 
 def test_long_captions_are_cut_at_max_words():
-    model = retriever(changed(max_words=3))
+    model = retriever(changed(max_tokens=3))
     assert model.tokenize(CAPTIONS)[0].shape == (4, 3)
     assert_same(model.encode_texts(["two white planes near"]), model.encode_texts(["two white planes"]))
 
@@ -148,26 +148,27 @@ def test_nothing_and_nonsense_are_refused():
 
 def test_every_ranking_is_the_sum_it_says():
     model = retriever(changed(ranking_weight=0.3))
-    texts, images = model.encode_texts(CAPTIONS), model.encode_images(pictures(3))
+    texts, images = model.encode_texts(CAPTIONS), model.encode_images(pixels(3))
     score = {
-        ranking: model.score(texts, images, ranking) for ranking in ("S", "z", "S+z", "pooled", "pooled+S")
+        ranking: model.score(texts, images, ranking)
+        for ranking in ("awareness", "gated", "awareness+gated", "pooled", "pooled+awareness")
     }
     boundary = float(model.boundary.value(train=False))
     expected = awareness_scores(texts.fragments, texts.mask, images.fragments, boundary)
-    torch.testing.assert_close(score["S"], expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(score["awareness"], expected, atol=1e-5, rtol=1e-5)
     gated = model.cross_gated_attention(texts.fragments, texts.mask, images.fragments)
-    torch.testing.assert_close(score["z"], gated, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(score["gated"], gated, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(score["pooled"], texts.pooled @ images.pooled.T)
-    torch.testing.assert_close(score["S+z"], score["S"] + 0.3 * score["z"])
-    torch.testing.assert_close(score["pooled+S"], score["S"] + 0.3 * score["pooled"])
-    torch.testing.assert_close(model.score(texts, images), score["S"])
-    assert score["S"].shape == (4, 3) and score["S"].std() > 0
+    torch.testing.assert_close(score["awareness+gated"], score["awareness"] + 0.3 * score["gated"])
+    torch.testing.assert_close(score["pooled+awareness"], score["awareness"] + 0.3 * score["pooled"])
+    torch.testing.assert_close(model.score(texts, images), score["awareness"])
+    assert score["awareness"].shape == (4, 3) and score["awareness"].std() > 0
 
 
 @pytest.mark.parametrize("direction", ["words", "both"])
 def test_gated_input_scores_each_pair_with_its_own_fragments(direction):
     model = retriever(changed(awareness=AwarenessConfig(input="gated", direction=direction)))
-    texts, images = model.encode_texts(CAPTIONS), model.encode_images(pictures(3))
+    texts, images = model.encode_texts(CAPTIONS), model.encode_images(pixels(3))
     scores = model.score(texts, images)
     for row in range(4):
         for column in range(3):
@@ -191,7 +192,7 @@ def test_the_boundary_at_test_is_the_configured_one():
         model.boundary.words_seen.fill_(1000)
         model.boundary.mass.fill_(1)
         model.boundary.moments.copy_(torch.tensor([0.4, 0.17, 0.1, 0.02]))  # mu+ 0.4, sigma+ 0.1
-        texts, images = model.encode_texts(CAPTIONS), model.encode_images(pictures(3))
+        texts, images = model.encode_texts(CAPTIONS), model.encode_images(pixels(3))
         boundary = {"safe": 0.1, "t_k": 0.5}[at_test]
         expected = awareness_scores(texts.fragments, texts.mask, images.fragments, boundary)
         scores.append(model.score(texts, images))
@@ -200,8 +201,8 @@ def test_the_boundary_at_test_is_the_configured_one():
 
 
 @pytest.mark.parametrize("input_", ["raw", "gated"])
-@pytest.mark.parametrize("ranking", ["S", "z", "S+z", "pooled", "pooled+S"])
-def test_unrelated_pictures_and_captions_retrieve_at_chance(ranking, input_):
+@pytest.mark.parametrize("ranking", ["awareness", "gated", "awareness+gated", "pooled", "pooled+awareness"])
+def test_unrelated_images_and_captions_retrieve_at_chance(ranking, input_):
     """Untrained weights know nothing; a score that leaked the pairing would find every partner."""
     count, hits = 60, 0
     for seed in range(3):
@@ -211,7 +212,7 @@ def test_unrelated_pictures_and_captions_retrieve_at_chance(ranking, input_):
         captions = [" ".join(words[place] for place in row) for row in draws]
         torch.manual_seed(seed)
         model = Retriever.create(changed(awareness=AwarenessConfig(input=input_)), captions).eval()
-        texts, images = model.encode_texts(captions), model.encode_images(pictures(count, seed=seed))
+        texts, images = model.encode_texts(captions), model.encode_images(pixels(count, seed=seed))
         scores = model.score(texts, images, ranking)
         own = scores.diagonal()
         hits += int(
@@ -229,7 +230,7 @@ def test_the_words_evidence_adds_up_to_the_score(input_):
     model = retriever(changed(awareness=AwarenessConfig(input=input_)))
     model.boundary.t.fill_(0.2)
     model.boundary.at_test = "t_k"
-    image = pictures(1)[0]
+    image = pixels(1)[0]
     caption = "Two white planes, near a pond."
     explanation = model.explain(caption, image)
     score = model.score(model.encode_texts([caption]), model.encode_images(image[None])).item()
@@ -242,7 +243,7 @@ def test_the_words_evidence_adds_up_to_the_score(input_):
 
 def test_explanation_shows_the_regions_of_each_word():
     model = retriever()
-    image = pictures(1)
+    image = pixels(1)
     explanation = model.explain("round pond", as_pil(image)[0])
     words, regions = model.encode_texts(["round pond"]), model.encode_images(image)
     cosines = (words.fragments[0] @ regions.fragments[0].T).view(2, 4, 4)
@@ -254,7 +255,7 @@ def test_explanation_shows_the_regions_of_each_word():
 
 
 def test_round_trip_is_bit_equal(tmp_path):
-    model = retriever(changed(ranking="S+z"))
+    model = retriever(changed(ranking="awareness+gated"))
     model.boundary.t.fill_(0.3)
     model.save(tmp_path / "model", notes="## Results\n\nmR 12.3")
     again = pmpguard.load(tmp_path / "model")
@@ -262,7 +263,7 @@ def test_round_trip_is_bit_equal(tmp_path):
     assert again.state_dict().keys() == model.state_dict().keys()
     for name, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor), name
-    images = pictures()
+    images = pixels()
     texts = [*CAPTIONS, "an unseen word"]
     assert_same(again.encode_texts(texts), model.encode_texts(texts))
     assert_same(again.encode_images(images), model.encode_images(images))
@@ -306,7 +307,7 @@ def test_a_saved_hugging_face_pair_loads_without_its_checkpoints(tmp_path, monke
         monkeypatch.setattr(module, "load_tower", None)
         monkeypatch.setattr(module, "wheel_path", None)
     again = Retriever.load(tmp_path / "model")
-    images = pictures()
+    images = pixels()
     assert_same(again.encode_images(images), model.encode_images(images))
     assert_same(again.encode_texts(["a pond", "pond"]), model.encode_texts(["a pond", "pond"]))
     assert [word.word for word in again.explain("a pond", images[0]).words] == ["a", "pond"]
@@ -409,24 +410,24 @@ def test_parameter_groups_hold_every_trainable_parameter_once():
 def test_settings_that_contradict_each_other_are_refused():
     off = CrossGatedConfig(use=False)
     with pytest.raises(ConfigError, match="needs cross-gated attention"):
-        changed(cross_gated=off, ranking="S+z")
+        changed(cross_gated=off, ranking="awareness+gated")
     with pytest.raises(ConfigError, match="needs cross-gated attention"):
         changed(cross_gated=off, awareness=AwarenessConfig(input="gated"))
     with pytest.raises(ConfigError, match="temperature"):
         changed(temperature=0.9)
-    with pytest.raises(ConfigError, match="max_words"):
-        changed(max_words=0)
+    with pytest.raises(ConfigError, match="max_tokens"):
+        changed(max_tokens=0)
     with pytest.raises(ConfigError, match="choose one of tiny, light"):
         preset("huge")
     model = retriever(changed(cross_gated=off))
-    texts, images = model.encode_texts(CAPTIONS), model.encode_images(pictures(3))
+    texts, images = model.encode_texts(CAPTIONS), model.encode_images(pixels(3))
     assert model.score(texts, images).shape == (4, 3)
     with pytest.raises(ConfigError, match="needs cross-gated attention"):
-        model.score(texts, images, "z")
+        model.score(texts, images, "gated")
 
 
-def test_a_tiny_model_learns_to_tell_four_pictures_apart():
-    model, images = retriever().train(), pictures()
+def test_a_tiny_model_learns_to_tell_four_images_apart():
+    model, images = retriever().train(), pixels()
     groups = parameter_groups(model)
     optimiser = torch.optim.AdamW([{"params": group} for group in groups.values() if group], lr=2e-3)
     for _ in range(40):

@@ -40,14 +40,14 @@ def test_min_count_and_max_size():
 
 
 def test_pads_on_the_right_and_masks_padding_only():
-    ids, mask = word_tokenizer(CAPTIONS).encode(["a pond", "a lake beside a farm"], max_words=8)
+    ids, mask = word_tokenizer(CAPTIONS).encode(["a pond", "a lake beside a farm"], max_tokens=8)
     assert ids.tolist() == [[2, 3, 0, 0, 0], [2, 1, 4, 2, 5]]
     assert mask.tolist() == [[True, True, False, False, False], [True] * 5]
 
 
 def test_long_captions_keep_their_special_tokens():
     tokenizer = wordpiece_tokenizer()
-    ids, mask = tokenizer.encode(["a pond a pond a pond", "pond"], max_words=3)
+    ids, mask = tokenizer.encode(["a pond a pond a pond", "pond"], max_tokens=3)
     assert (tokenizer.prefix, tokenizer.suffix) == (1, 1)
     assert ids.tolist() == [[2, 8, 7, 8, 3], [2, 7, 3, 0, 0]]
     assert mask.sum(1).tolist() == [5, 3]
@@ -55,25 +55,25 @@ def test_long_captions_keep_their_special_tokens():
 
 def test_pieces_are_merged_into_words_as_written():
     tokenizer = wordpiece_tokenizer()
-    words = tokenizer.words("A Baseballs, pond", max_words=10)
+    words = tokenizer.words("A Baseballs, pond", max_tokens=10)
     assert [(word.text, word.fragments) for word in words] == [
         ("A", (0,)),
         ("Baseballs", (1, 2, 3)),
         (",", (4,)),
         ("pond", (5,)),
     ]
-    assert tokenizer.words("A Baseballs", max_words=2)[-1].fragments == (1,)
+    assert tokenizer.words("A Baseballs", max_tokens=2)[-1].fragments == (1,)
 
 
 def test_unseen_words_are_shown_as_written():
-    words = word_tokenizer(CAPTIONS).words("The  Crossroads!", max_words=5)
+    words = word_tokenizer(CAPTIONS).words("The  Crossroads!", max_tokens=5)
     assert [word.text for word in words] == ["The", "Crossroads"]
 
 
 @pytest.mark.parametrize("text", ["", "   ", "...", "\u200b"])
 def test_a_text_without_words_is_named(text):
     with pytest.raises(DataError, match="text 1 has no words"):
-        word_tokenizer(CAPTIONS).encode(["a pond", text], max_words=5)
+        word_tokenizer(CAPTIONS).encode(["a pond", text], max_tokens=5)
 
 
 def test_json_round_trip_keeps_ids_and_padding():
@@ -112,8 +112,8 @@ def test_a_missing_file_is_named(tmp_path):
 def test_encoding_never_exceeds_the_limit_and_words_cover_the_fragments(texts):
     tokenizer = word_tokenizer(["a pond", *texts])
     texts = [f"pond {text}" for text in texts]
-    _, mask = tokenizer.encode(texts, max_words=4)
+    _, mask = tokenizer.encode(texts, max_tokens=4)
     assert mask.shape[1] <= 4
     for text, row in zip(texts, mask, strict=True):
-        covered = [piece for word in tokenizer.words(text, max_words=4) for piece in word.fragments]
+        covered = [piece for word in tokenizer.words(text, max_tokens=4) for piece in word.fragments]
         assert covered == list(range(int(row.sum())))

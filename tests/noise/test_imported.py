@@ -20,7 +20,7 @@ def partly_shuffled(values, share, seed):
 
 
 def wrong_rows(clean, noisy):
-    """Row by row: the new caption is none of the picture's."""
+    """Row by row: the new caption is none of the image's."""
     captions_of = {}
     for pair in clean:
         captions_of.setdefault(pair.image_id, set()).add(pair.caption)
@@ -40,14 +40,14 @@ def test_permutation_of_pairs():
     assert (result.level, result.mode) == ("caption", "imported")
 
 
-def test_permutation_of_pictures():
+def test_permutation_of_images():
     clean = make_table(sentences=300)
-    pictures = list(dict.fromkeys(pair.image_id for pair in clean if pair.split == "train"))
-    order = partly_shuffled(np.arange(len(pictures)), 0.5, 1)
+    images = list(dict.fromkeys(pair.image_id for pair in clean if pair.split == "train"))
+    order = partly_shuffled(np.arange(len(images)), 0.5, 1)
     result = from_permutation(clean, order)
-    captions = {name: [pair.caption for pair in clean if pair.image_id == name] for name in pictures}
-    for place, name in zip(order, pictures, strict=True):
-        assert [p.caption for p in result.table if p.image_id == name] == captions[pictures[place]]
+    captions = {name: [pair.caption for pair in clean if pair.image_id == name] for name in images}
+    for place, name in zip(order, images, strict=True):
+        assert [p.caption for p in result.table if p.image_id == name] == captions[images[place]]
     assert result.is_noisy.tolist() == wrong_rows(clean, result.table)
     assert result.level == "image"
 
@@ -55,11 +55,11 @@ def test_permutation_of_pictures():
 def test_image_of_each_caption():
     clean = make_table(sentences=40)
     train = [pair for pair in clean if pair.split == "train"]
-    pictures = list(dict.fromkeys(pair.image_id for pair in train))
-    own = np.array([pictures.index(pair.image_id) for pair in train])
+    images = list(dict.fromkeys(pair.image_id for pair in train))
+    own = np.array([images.index(pair.image_id) for pair in train])
     index = partly_shuffled(own, 0.4, 2)
     result = from_image_index(clean, index)
-    expected = sorted((pictures[image], pair.caption) for image, pair in zip(index, train, strict=True))
+    expected = sorted((images[image], pair.caption) for image, pair in zip(index, train, strict=True))
     made = [pair for pair in result.table if pair.split == "train"]
     assert sorted((pair.image_id, pair.caption) for pair in made) == expected
     for row, (before, after) in enumerate(zip(train, made, strict=True)):

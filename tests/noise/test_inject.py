@@ -60,7 +60,7 @@ def test_image_level_moves_caption_sets_together():
         assert len(set(result.source_rows[rows].tolist())) == len(rows)
 
 
-def test_pictures_with_different_numbers_of_captions():
+def test_images_with_different_numbers_of_captions():
     columns = {"image": ["a"] * 3 + ["b"] + ["c"] * 2, "caption": ["1", "2", "3", "4", "5", "6"]}
     clean = PairTable.from_columns(columns)
     for seed in range(20):
@@ -68,7 +68,7 @@ def test_pictures_with_different_numbers_of_captions():
         assert broken_rules(clean, result) == [] and result.is_noisy.all()
 
 
-def test_one_chosen_picture_cannot_be_shuffled_so_it_is_replaced():
+def test_one_chosen_image_cannot_be_shuffled_so_it_is_replaced():
     clean = make_table(images=10)
     result = corrupt_pairs(clean, 1 / 8, seed=0, level="image")
     assert result.mode == "replace" and int(result.is_noisy.sum()) == 5

@@ -72,9 +72,9 @@ def test_another_dataset_is_refused_with_both_fingerprints(tmp_path):
     captions = clean.captions
     captions[5] += " "
     other = clean.with_column("caption", captions)
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError) as flagged:
         apply_manifest(other, tmp_path / "noise.json")
-    assert clean.fingerprint in caught.value.message and other.fingerprint in caught.value.message
+    assert clean.fingerprint in flagged.value.message and other.fingerprint in flagged.value.message
     with pytest.raises(DataError, match="was made for dataset 'made up'"):
         apply_manifest(made["caption"].table, tmp_path / "noise.json")
 

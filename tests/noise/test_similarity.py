@@ -40,7 +40,7 @@ def test_replacements_score_under_the_quantile(level):
 def test_the_least_similar_draw_is_kept_when_none_is_under():
     clean = make_table(images=10, captions=1, sentences=300)
     scores = np.full((10, 10), 0.9)
-    scores[:, 3] = np.linspace(0.5, 0.6, 10)  # nothing is under 0.1, but captions differ for picture 3
+    scores[:, 3] = np.linspace(0.5, 0.6, 10)  # nothing is under 0.1, but captions differ for image 3
     np.fill_diagonal(scores, 0.1)
     patient = SimilarityFilter.from_matrix(scores, clean.image_codes, draws=200)
     result = corrupt_pairs(clean, 1.0, 0, similarity=patient)

@@ -1,4 +1,4 @@
-"""Embedding: files others can read, resumed after a kill, bad pictures reported."""
+"""Embedding: files others can read, resumed after a kill, bad images reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers.search_examples import embed, files_of, killed_at, only_pictures, save_model
+from helpers.search_examples import embed, files_of, killed_at, only_images, save_model
 
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.images.decode import load_pair_image
@@ -40,7 +40,7 @@ def test_the_files_can_be_read_without_us(small_search):
         pq.read_table(folder / "metadata/metadata_0000.parquet")["id"].to_pylist()
     )
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["pictures"] == 40 and manifest["captions"] == 200 and manifest["problems"] == 0
+    assert manifest["images"] == 40 and manifest["captions"] == 200 and manifest["problems"] == 0
     verify_manifest(folder)
 
 
@@ -66,27 +66,27 @@ def test_vectors_are_those_of_the_model(small_search):
 
 
 def test_killed_at_any_moment_the_next_run_ends_with_the_same_files(small_search, tmp_path):
-    pictures = only_pictures(small_search.world, tmp_path / "pictures", 10)
+    images = only_images(small_search.world, tmp_path / "images", 10)
     straight = tmp_path / "straight"
-    embed(pictures, small_search.model, straight, partition_size=4)
+    embed(images, small_search.model, straight, partition_size=4)
     expected = files_of(straight)
     kills = 0
     for event in (1, 3, 7, 12, 18, 25, 33, 42):
         out = tmp_path / f"killed-{event}"
-        kills += killed_at(event, embed_small, pictures, small_search.model, out)
-        report = embed(pictures, small_search.model, out, partition_size=4)
-        assert report.pictures == 10 and files_of(out) == expected
+        kills += killed_at(event, embed_small, images, small_search.model, out)
+        report = embed(images, small_search.model, out, partition_size=4)
+        assert report.images == 10 and files_of(out) == expected
     assert kills >= 6
 
 
-def embed_small(pictures: Path, model: Path, out: Path) -> None:
-    embed(pictures, model, out, partition_size=4)
+def embed_small(images: Path, model: Path, out: Path) -> None:
+    embed(images, model, out, partition_size=4)
 
 
 def test_finished_partitions_are_not_done_again(small_search, tmp_path, monkeypatch):
-    pictures = only_pictures(small_search.world, tmp_path / "pictures", 10)
+    pixels = only_images(small_search.world, tmp_path / "images", 10)
     out = tmp_path / "out"
-    assert embed(pictures, small_search.model, out, partition_size=4).embedded == 10
+    assert embed(pixels, small_search.model, out, partition_size=4).embedded == 10
     (out / "partitions/0002.json").unlink()
     (out / "manifest.json").unlink()
     calls: list[int] = []
@@ -96,69 +96,69 @@ def test_finished_partitions_are_not_done_again(small_search, tmp_path, monkeypa
         "encode_images",
         lambda self, images, **o: calls.append(len(images)) or encode(self, images, **o),
     )
-    assert embed(pictures, small_search.model, out, partition_size=4).embedded == 2 and calls == [2]
-    assert embed(pictures, small_search.model, out, partition_size=4).embedded == 0 and calls == [2]
-    shutil.copyfile(next(pictures.iterdir()), pictures / "0-new.png")
-    report = embed(pictures, small_search.model, out, partition_size=4)
-    assert report.embedded == 1 and report.pictures == 11 and calls == [2, 1]
+    assert embed(pixels, small_search.model, out, partition_size=4).embedded == 2 and calls == [2]
+    assert embed(pixels, small_search.model, out, partition_size=4).embedded == 0 and calls == [2]
+    shutil.copyfile(next(pixels.iterdir()), pixels / "0-new.png")
+    report = embed(pixels, small_search.model, out, partition_size=4)
+    assert report.embedded == 1 and report.images == 11 and calls == [2, 1]
 
 
-def test_bad_pictures_are_reported_and_change_no_other_id(small_search, tmp_path):
-    pictures = only_pictures(small_search.world, tmp_path / "pictures", 20)
-    embed(pictures, small_search.model, tmp_path / "whole")
-    damaged = sorted(pictures.iterdir())[5]
+def test_bad_images_are_reported_and_change_no_other_id(small_search, tmp_path):
+    images = only_images(small_search.world, tmp_path / "images", 20)
+    embed(images, small_search.model, tmp_path / "whole")
+    damaged = sorted(images.iterdir())[5]
     good = damaged.read_bytes()
     damaged.write_bytes(good[:60])
     out = tmp_path / "out"
-    report = embed(pictures, small_search.model, out)
+    report = embed(images, small_search.model, out)
     assert report.exit_code == 3 and [problem.id for problem in report.problems] == [damaged.name]
     assert damaged.name in report.as_text() and report.as_dict()["problems"][0]["kind"] == "unreadable"
     assert json.loads((out / "problems.json").read_text())[0]["image"] == damaged.name
     ids = open_metadata(out, "image")["id"].to_pylist()
-    assert ids == [path.name for path in sorted(pictures.iterdir()) if path != damaged]
+    assert ids == [path.name for path in sorted(images.iterdir()) if path != damaged]
     before = open_vectors(tmp_path / "whole", "image").all_pooled()
     assert np.allclose(open_vectors(out, "image").all_pooled(), np.delete(before, 5, axis=0), atol=1e-6)
-    assert embed(pictures, small_search.model, out).exit_code == 3  # still bad, still told
+    assert embed(images, small_search.model, out).exit_code == 3  # still bad, still told
     damaged.write_bytes(good)
-    repaired = embed(pictures, small_search.model, out)
+    repaired = embed(images, small_search.model, out)
     assert repaired.embedded == 1 and repaired.exit_code == 0 and not remaining_problems(out)
-    assert repaired.pictures == 20
+    assert repaired.images == 20
 
 
-def test_captions_of_bad_pictures_are_left_out(small_search, tmp_path):
+def test_captions_of_bad_images_are_left_out(small_search, tmp_path):
     world = tmp_path / "world"
     shutil.copytree(small_search.world, world)
     sorted((world / "images").iterdir())[3].write_bytes(b"")
     report = embed(world, small_search.model, tmp_path / "out")
-    assert report.pictures == 39 and report.captions == 195 and report.exit_code == 3
+    assert report.images == 39 and report.captions == 195 and report.exit_code == 3
 
 
-def test_all_pictures_bad_is_an_empty_embedding(small_search, tmp_path):
-    (tmp_path / "pictures").mkdir()
-    (tmp_path / "pictures/a.png").write_bytes(b"no picture")
-    report = embed(tmp_path / "pictures", small_search.model, tmp_path / "out")
-    assert report.pictures == 0 and report.exit_code == 3
+def test_all_images_bad_is_an_empty_embedding(small_search, tmp_path):
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images/a.png").write_bytes(b"no image")
+    report = embed(tmp_path / "images", small_search.model, tmp_path / "out")
+    assert report.images == 0 and report.exit_code == 3
     assert len(open_vectors(tmp_path / "out", "image")) == 0
 
 
 def test_another_model_source_or_writer_is_refused(small_search, tmp_path):
-    pictures = only_pictures(small_search.world, tmp_path / "pictures", 4)
+    images = only_images(small_search.world, tmp_path / "images", 4)
     out = tmp_path / "out"
-    embed(pictures, small_search.model, out)
+    embed(images, small_search.model, out)
     other = save_model(tmp_path / "other", ["a pond"], seed=1)
     with pytest.raises(ModelError, match="two models cannot be compared"):
-        embed(pictures, other, out)
-    with pytest.raises(DataError, match="holds pictures of"):
-        embed(only_pictures(small_search.world, tmp_path / "second", 4), small_search.model, out)
+        embed(images, other, out)
+    with pytest.raises(DataError, match="holds images of"):
+        embed(only_images(small_search.world, tmp_path / "second", 4), small_search.model, out)
     with writer_lock(out), pytest.raises(PmpguardError, match="being written by process"):
-        embed(pictures, small_search.model, out)
+        embed(images, small_search.model, out)
     with pytest.raises(ModelError, match="no model here"):
-        embed(pictures, tmp_path, tmp_path / "new")
+        embed(images, tmp_path, tmp_path / "new")
 
 
 @pytest.mark.parametrize("part", ["pooled", "fragments"])
 def test_vectors_that_are_not_finite_are_never_written(small_search, tmp_path, monkeypatch, part):
-    pictures = only_pictures(small_search.world, tmp_path / "pictures", 3)
+    pixels = only_images(small_search.world, tmp_path / "images", 3)
     encode = Retriever.encode_images
 
     def broken(self, images, **options):
@@ -168,5 +168,5 @@ def test_vectors_that_are_not_finite_are_never_written(small_search, tmp_path, m
 
     monkeypatch.setattr(Retriever, "encode_images", broken)
     with pytest.raises(ModelError, match=r"scene-000001\.png is not finite"):
-        embed(pictures, small_search.model, tmp_path / "out")
+        embed(pixels, small_search.model, tmp_path / "out")
     assert not (tmp_path / "out/manifest.json").exists()

@@ -45,7 +45,7 @@ def tiles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
     write_scene(scenes / "drone.tif", random_pixels((3, 96, 96), seed=2), crs=None, transform=None)
     tile_scenes(scenes, folder / "tiles", TileSettings(size=48, overlap=0.0))
-    settings = RetrieverConfig(dim=16, image_size=32, max_words=8)
+    settings = RetrieverConfig(dim=16, image_size=32, max_tokens=8)
     Retriever.create(settings, ["a pond beside a road"]).save(folder / "model")
     embed_source(
         open_source(folder / "tiles"), folder / "model", folder / "vectors", workers=0, progress=False
@@ -85,17 +85,17 @@ def test_the_index_says_that_places_and_times_can_be_asked_for(tiles: tuple[Path
     assert searcher.has_places and searcher.has_times
 
 
-def test_every_link_of_a_written_collection_leads_to_a_picture(
+def test_every_link_of_a_written_collection_leads_to_a_image(
     tiles: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """Also when the pictures of an index lie in two folders."""
+    """Also when the images of an index lie in two folders."""
     import pystac
 
     index = tmp_path / "index"
     shutil.copytree(tiles[1], index)
     more = tmp_path / "more"
     more.mkdir()
-    Image.new("RGB", (40, 40)).save(more / "black picture.png")
+    Image.new("RGB", (40, 40)).save(more / "black image.png")
     add_source(index, open_source(more), device="cpu", progress=False)
     words = [str(index), "a pond", "-k", "50", "--stac", str(tmp_path / "deep" / "hits")]
     assert run_verb("search", search, words) == 0
@@ -123,5 +123,5 @@ def test_answers_leave_as_geojson_and_stac(tiles: tuple[Path, Path], tmp_path: P
     zug = items["zug_20220611_0_48"]
     assert zug.properties["proj:code"] == "EPSG:32633" and zug.properties["proj:shape"] == [48, 48]
     assert zug.datetime is not None and zug.datetime.year == 2022
-    picture = Path(zug.get_self_href()).parent / zug.assets["image"].href
-    assert picture.resolve().is_file() and picture.resolve().is_relative_to(folder)
+    image = Path(zug.get_self_href()).parent / zug.assets["image"].href
+    assert image.resolve().is_file() and image.resolve().is_relative_to(folder)

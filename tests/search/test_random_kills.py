@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from helpers.search_examples import embed, files_of, killed_after, only_pictures
+from helpers.search_examples import embed, files_of, killed_after, only_images
 
 from pmpguard.search.index.changes import add_to_index, build_index, verify_index
 from pmpguard.search.query import Query, SearchHit
@@ -21,13 +21,13 @@ counts = pytest.mark.parametrize("count", [2, pytest.param(8, marks=pytest.mark.
 
 @pytest.fixture(scope="module")
 def parts(small_search, tmp_path_factory) -> tuple[Path, Path]:
-    """Embeddings of six and of two pictures."""
+    """Embeddings of six and of two images."""
     folder = tmp_path_factory.mktemp("parts")
-    pictures = only_pictures(small_search.world, folder / "pictures", 6)
-    embed(pictures, small_search.model, folder / "first")
-    shutil.copyfile(min(pictures.iterdir()), pictures / "z-1.png")
-    shutil.copyfile(max(pictures.iterdir()), pictures / "z-2.png")
-    embed(pictures, small_search.model, folder / "both")
+    images = only_images(small_search.world, folder / "images", 6)
+    embed(images, small_search.model, folder / "first")
+    shutil.copyfile(min(images.iterdir()), images / "z-1.png")
+    shutil.copyfile(max(images.iterdir()), images / "z-2.png")
+    embed(images, small_search.model, folder / "both")
     return folder / "first", folder / "both"
 
 
@@ -55,10 +55,10 @@ def hits(index: Path) -> list[SearchHit]:
 
 @counts
 def test_while_embedding(small_search, tmp_path, count):
-    pictures = only_pictures(small_search.world, tmp_path / "pictures", 8)
+    images = only_images(small_search.world, tmp_path / "images", 8)
 
     def work(out: Path) -> None:
-        embed(pictures, small_search.model, out, partition_size=2)
+        embed(images, small_search.model, out, partition_size=2)
 
     def attempt(number: int, seconds: float) -> bool:
         out = tmp_path / f"killed-{number}"

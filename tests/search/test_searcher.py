@@ -34,7 +34,7 @@ def searcher(small_search) -> Searcher:
 
 @pytest.fixture(scope="module")
 def stored(small_search) -> tuple[list[str], Encoded, list[str], Encoded]:
-    """Ids and vectors of all pictures and captions, as they were stored."""
+    """Ids and vectors of all images and captions, as they were stored."""
     found: list = []
     for kind in ("image", "caption"):
         vectors = open_vectors(small_search.embedding, kind)
@@ -50,7 +50,7 @@ def in_order(ids: list[str], scores: torch.Tensor) -> list[str]:
     return [ids[row] for row in sorted(range(len(ids)), key=lambda row: (-rounded[row], ids[row]))]
 
 
-@pytest.mark.parametrize("ranking", ["S", "z", "pooled", "pooled+S"])
+@pytest.mark.parametrize("ranking", ["awareness", "gated", "pooled", "pooled+awareness"])
 def test_a_shortlist_of_everything_is_the_exhaustive_order(small_search, stored, tmp_path, ranking):
     captions = read_pairs(small_search.world).captions
     model = save_model(tmp_path / "model", captions, seed=3, ranking=ranking)
@@ -68,11 +68,11 @@ def test_a_shortlist_of_everything_is_the_exhaustive_order(small_search, stored,
             assert np.allclose([hit.score for hit in hits], sorted(scores.tolist(), reverse=True), atol=1e-5)
 
 
-def test_stored_fragments_give_the_scores_of_the_pictures(searcher, small_search):
+def test_stored_fragments_give_the_scores_of_the_images(searcher, small_search):
     """Half precision on disk moves scores by less than a thousandth."""
     model, table = searcher.opened.model, read_pairs(small_search.world)
-    pictures = [searcher.picture(id) for id in table.take(table.first_rows).column("image_id")]
-    scores = model.score(model.encode_texts(TEXTS[:1]), model.encode_images(pictures))[0]
+    images = [searcher.image(id) for id in table.take(table.first_rows).column("image_id")]
+    scores = model.score(model.encode_texts(TEXTS[:1]), model.encode_images(images))[0]
     found = {hit.id: hit.score for hit in searcher.search(Query(TEXTS[0]), k=40)}
     for id, score in zip(table.take(table.first_rows).column("image_id"), scores.tolist(), strict=True):
         assert found[id] == pytest.approx(score, abs=1e-3)
@@ -90,26 +90,26 @@ def test_a_short_shortlist_is_the_pooled_top_ranked_finely(searcher, stored):
     assert len(searcher.search(Query(TEXTS[2]), k=9, shortlist=2)) == 9  # never fewer than asked for
 
 
-def test_a_picture_finds_itself_its_captions_and_its_like(searcher, stored):
+def test_a_image_finds_itself_its_captions_and_its_like(searcher, stored):
     ids, images, caption_ids, captions = stored
     model, id = searcher.opened.model, ids[4]
-    picture = searcher.picture(id)
-    hits = searcher.search(Query(image=picture), k=40)
+    image = searcher.image(id)
+    hits = searcher.search(Query(image=image), k=40)
     assert hits[0].id == id and hits[0].score == pytest.approx(1, abs=1e-5) and hits[0].probability is None
-    encoded = model.encode_images([picture])
+    encoded = model.encode_images([image])
     assert [hit.id for hit in hits] == in_order(ids, images.pooled @ encoded.pooled[0])
-    found = searcher.search(Query(image=picture, kind="caption"), k=200, shortlist=200)
+    found = searcher.search(Query(image=image, kind="caption"), k=200, shortlist=200)
     assert [hit.id for hit in found] == in_order(caption_ids, model.score(captions, encoded)[:, 0])
     assert found[0].kind == "caption" and found[0].caption and found[0].metadata["image_id"] in ids
     assert found[0].probability is not None
 
 
-def test_text_and_picture_are_weighed(searcher, stored):
+def test_text_and_image_are_weighed(searcher, stored):
     ids, images, caption_ids, captions = stored
-    model, picture = searcher.opened.model, searcher.picture(ids[9])
-    text, image = model.encode_texts(TEXTS[:1]), model.encode_images([picture])
+    model, pixel_image = searcher.opened.model, searcher.pixel_image(ids[9])
+    text, image = model.encode_texts(TEXTS[:1]), model.encode_images([pixel_image])
     for weight in (0.0, 0.3, 1.0):
-        query = Query(TEXTS[0], picture, weight)
+        query = Query(TEXTS[0], pixel_image, weight)
         expected = weight * model.score(text, images)[0] + (1 - weight) * (images.pooled @ image.pooled[0])
         hits = searcher.search(query, k=40)
         assert [hit.id for hit in hits] == in_order(ids, expected)
@@ -122,10 +122,10 @@ def test_text_and_picture_are_weighed(searcher, stored):
 
 
 def test_many_queries_at_once_give_what_each_gives_alone(searcher, stored):
-    picture = searcher.picture(stored[0][1])
+    image = searcher.image(stored[0][1])
     queries = [
-        Query(TEXTS[0]), Query(image=picture), Query(TEXTS[1], kind="caption"), Query(TEXTS[2], picture),
-        Query(TEXTS[1]), Query(image=picture, kind="caption"),
+        Query(TEXTS[0]), Query(image=image), Query(TEXTS[1], kind="caption"), Query(TEXTS[2], image),
+        Query(TEXTS[1]), Query(image=image, kind="caption"),
     ]  # fmt: skip
     together = searcher.search_many(queries, k=6, shortlist=12)
     for query, hits in zip(queries, together, strict=True):
@@ -142,7 +142,7 @@ def test_hits_say_what_is_known_of_them(searcher, small_search):
         assert hit.image == table.column("image")[row] and hit.caption == table.captions[row]
         assert hit.metadata["label"] == table.column("label")[row] and hit.metadata["split"]
         assert hit.kind == "image" and 0 <= hit.probability <= 1
-        assert searcher.picture_path(hit.id) == small_search.world / "images" / hit.image
+        assert searcher.image_path(hit.id) == small_search.world / "images" / hit.image
 
 
 def test_probabilities_grow_with_the_score_and_fit_the_sample(searcher):
@@ -176,10 +176,10 @@ def test_filters_narrow_what_is_found(searcher, small_search):
         searcher.search(Query(TEXTS[0]), filters=Filters(columns={"colour": ("red",)}))
 
 
-def test_explaining_from_stored_fragments_equals_explaining_the_picture(searcher, stored):
+def test_explaining_from_stored_fragments_equals_explaining_the_image(searcher, stored):
     id = stored[0][3]
     found = searcher.explain(id, TEXTS[2])
-    fresh = searcher.opened.model.explain(TEXTS[2], searcher.picture(id))
+    fresh = searcher.opened.model.explain(TEXTS[2], searcher.image(id))
     assert found.score == pytest.approx(fresh.score, abs=1e-3) and found.boundary == fresh.boundary
     assert [word.word for word in found.words] == [word.word for word in fresh.words]
     for ours, theirs in zip(found.words, fresh.words, strict=True):
@@ -210,20 +210,20 @@ def test_odd_queries_are_answered(searcher):
 
 def test_only_ids_of_the_index_can_be_read(searcher, small_search):
     for id in ("../model/config.json", "/etc/passwd", "", "none"):
-        for work in (searcher.picture, searcher.picture_path, lambda id: searcher.explain(id, "field")):
-            with pytest.raises(UnknownIdError, match="no picture"):
+        for work in (searcher.image, searcher.image_path, lambda id: searcher.explain(id, "field")):
+            with pytest.raises(UnknownIdError, match="no image"):
                 work(id)
 
 
-def test_a_picture_that_is_gone_is_named_and_can_still_be_found(small_search, tmp_path):
+def test_a_image_that_is_gone_is_named_and_can_still_be_found(small_search, tmp_path):
     shutil.copytree(small_search.world, tmp_path / "world")
     embed(tmp_path / "world", small_search.model, tmp_path / "emb")
     build_index(tmp_path / "index", tmp_path / "emb")
     searcher = Searcher.open(tmp_path / "index")
     hit = searcher.search(Query(TEXTS[0]), k=1)[0]
-    searcher.picture_path(hit.id).unlink()
+    searcher.image_path(hit.id).unlink()
     with pytest.raises(ImageError, match="no such file"):
-        searcher.picture(hit.id)
+        searcher.image(hit.id)
     assert searcher.search(Query(TEXTS[0]), k=1) == [hit]
     assert searcher.explain(hit.id, "field").words
 
@@ -272,10 +272,10 @@ def test_what_a_searcher_says_of_itself(searcher, small_search):
 
 
 def test_an_index_without_captions_finds_none(small_search, tmp_path):
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    Image.new("RGB", (64, 64)).save(pictures / "one.png")
-    embed(pictures, small_search.model, tmp_path / "emb")
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.new("RGB", (64, 64)).save(images / "one.png")
+    embed(images, small_search.model, tmp_path / "emb")
     build_index(tmp_path / "index", tmp_path / "emb")
     searcher = Searcher.open(tmp_path / "index")
     assert searcher.search(Query("field", kind="caption")) == []

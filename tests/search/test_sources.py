@@ -21,20 +21,20 @@ def png(path: Path, colour: int = 0) -> None:
     Image.new("RGB", (8, 8), (colour, 0, 0)).save(path)
 
 
-def test_a_folder_of_pictures_by_relative_path(tmp_path):
+def test_a_folder_of_images_by_relative_path(tmp_path):
     for name in ("b.png", "a/c.PNG", "a/b/d.jpg"):
         png(tmp_path / name)
-    (tmp_path / "notes.txt").write_text("no picture")
+    (tmp_path / "notes.txt").write_text("no image")
     png(tmp_path / ".cache/e.png")  # what is hidden is not meant
     png(tmp_path / "a/._b.png")
     source = open_source(tmp_path)
     assert source.ids == ["a/b/d.jpg", "a/c.PNG", "b.png"] and source.captions is None
-    assert source.pictures.root == tmp_path
+    assert source.images.root == tmp_path
     assert open_source(tmp_path, prefix="first/").ids[0] == "first/a/b/d.jpg"
     assert open_source(tmp_path / "b.png").ids == ["b.png"]
 
 
-def test_a_dataset_has_distinct_pictures_and_all_captions(small_search):
+def test_a_dataset_has_distinct_images_and_all_captions(small_search):
     source = open_source(small_search.world)
     table = read_pairs(small_search.world)
     assert len(source) == 40 and source.captions is not None and len(source.captions) == 200
@@ -62,20 +62,20 @@ def test_shards_with_and_without_captions(small_search, tmp_path):
         assert open_source(path).ids == ["a.tar#x/1.png", "a.tar#2.png"]
 
 
-def test_a_listing_of_pictures_keeps_its_columns(tmp_path):
+def test_a_listing_of_images_keeps_its_columns(tmp_path):
     png(tmp_path / "tiles/1.png")
     table = pa.table({"id": ["scene/1"], "image": ["tiles/1.png"], "west": [8.5], "time": ["2024-05-01"]})
     pq.write_table(table, tmp_path / "metadata.parquet")
     for path in (tmp_path, tmp_path / "metadata.parquet"):
         source = open_source(path)
-        assert source.ids == ["scene/1"] and source.pictures.column("west") == [8.5]
-        assert source.captions is None and source.pictures.image_path(0) == tmp_path / "tiles/1.png"
+        assert source.ids == ["scene/1"] and source.images.column("west") == [8.5]
+        assert source.captions is None and source.images.image_path(0) == tmp_path / "tiles/1.png"
 
 
 def test_nothing_to_embed_is_an_error_that_says_so(tmp_path):
-    with pytest.raises(DataError, match="no pictures here") as caught:
+    with pytest.raises(DataError, match="no images here") as flagged:
         open_source(tmp_path)
-    assert caught.value.fix == "looked for .bmp, .gif, .jpeg, .jpg, .png, .tif, .tiff, .webp and .tar"
+    assert flagged.value.fix == "looked for .bmp, .gif, .jpeg, .jpg, .png, .tif, .tiff, .webp and .tar"
     with pytest.raises(DataError, match="no such file"):
         open_source(tmp_path / "absent")
     (tmp_path / "metadata.parquet").write_bytes(b"PAR1 broken")

@@ -33,7 +33,7 @@ def test_address_body_and_form_give_the_same_hits(client):
 
 def test_a_hit_carries_all_there_is(client, searcher):
     hit = client.get("/search", params={"text": "plane", "k": "1"}).json()["hits"][0]
-    assert hit["id"] == hit["picture"] == "scene/000" and hit["kind"] == "image"
+    assert hit["id"] == hit["image_id"] == "scene/000" and hit["kind"] == "image"
     assert hit["caption"] == searcher.captions[0] and hit["image"] == "000.png"
     assert hit["bounds"] == [5.8, 45.9, 6.3, 46.24]
     assert hit["geometry"]["type"] == "Polygon"
@@ -41,21 +41,21 @@ def test_a_hit_carries_all_there_is(client, searcher):
     assert 0 <= hit["probability"] <= 1
 
 
-def test_captions_name_their_picture(client):
+def test_captions_name_their_image(client):
     hit = client.get("/search", params={"text": "plane", "kind": "caption", "k": "1"}).json()["hits"][0]
-    assert (hit["id"], hit["picture"], hit["kind"]) == ("scene/000#0", "scene/000", "caption")
+    assert (hit["id"], hit["image_id"], hit["kind"]) == ("scene/000#0", "scene/000", "caption")
 
 
-def test_a_picture_finds_itself_uploaded_or_by_its_id(client, searcher):
-    uploaded = upload(client, png(searcher.pictures[7]), k="3").json()["hits"]
+def test_a_image_finds_itself_uploaded_or_by_its_id(client, searcher):
+    uploaded = upload(client, png(searcher.images[7]), k="3").json()["hits"]
     by_id = client.get("/search", params={"like": "scene/007", "k": "3"}).json()["hits"]
     assert uploaded[0]["id"] == "scene/007" and uploaded == by_id
     query = searcher.asked[-1][0][0]
     assert query.text is None and query.image.size == (96, 96)
 
 
-def test_words_and_picture_together(client, searcher):
-    answer = upload(client, png(searcher.pictures[7]), k="3", text="blue water", text_weight="0.75")
+def test_words_and_image_together(client, searcher):
+    answer = upload(client, png(searcher.images[7]), k="3", text="blue water", text_weight="0.75")
     assert answer.status_code == 200
     query = searcher.asked[-1][0][0]
     assert (query.text, query.text_weight, query.image.size) == ("blue water", 0.75, (96, 96))
@@ -77,7 +77,7 @@ def test_filters_reach_the_index(client, searcher):
     assert (filters.box, filters.start, filters.stop) == ((5.0, 45.0, 7.0, 47.0), "2024-02", "2024-09")
 
 
-def test_pictures_come_reduced_and_are_known_again(client):
+def test_images_come_reduced_and_are_known_again(client):
     small = client.get("/images/scene/003", params={"size": "50"})
     assert small.status_code == 200 and small.headers["content-type"] == "image/jpeg"
     assert Image.open(io.BytesIO(small.content)).size == (96, 96)
@@ -87,9 +87,9 @@ def test_pictures_come_reduced_and_are_known_again(client):
     assert other.status_code == 200 and other.headers["etag"] != small.headers["etag"]
 
 
-def test_large_pictures_are_bounded():
+def test_large_images_are_bounded():
     searcher = FakeSearcher()
-    searcher.pictures[0] = Image.new("RGB", (4000, 1000), "red")
+    searcher.images[0] = Image.new("RGB", (4000, 1000), "red")
     with client_of(searcher) as client:
         full = Image.open(io.BytesIO(client.get("/images/scene/000").content))
         small = Image.open(io.BytesIO(client.get("/images/scene/000?size=300").content))
@@ -173,14 +173,14 @@ def test_wrong_bodies(client, content, content_type, status):
     refused(client.post("/search", content=content, headers=headers), status)
 
 
-@pytest.mark.parametrize("data", [b"", b"GIF89a", b"not a picture", b"\x89PNG\r\n\x1a\n" + bytes(100)])
-def test_files_that_are_no_pictures(client, data):
+@pytest.mark.parametrize("data", [b"", b"GIF89a", b"not a image", b"\x89PNG\r\n\x1a\n" + bytes(100)])
+def test_files_that_are_no_images(client, data):
     assert refused(upload(client, data), 422).startswith("image: ")
 
 
-def test_a_truncated_picture(client, searcher):
+def test_a_truncated_image(client, searcher):
     stream = io.BytesIO()
-    searcher.pictures[0].save(stream, "JPEG")
+    searcher.images[0].save(stream, "JPEG")
     assert "image: " in refused(upload(client, stream.getvalue()[:-400]), 422)
 
 
@@ -195,11 +195,11 @@ def test_bombs_are_refused_quickly(client, side):
 
 
 def test_wrong_forms(client):
-    picture = png(Image.new("RGB", (8, 8)))
-    refused(client.post("/search", files={"picture": ("a.png", picture)}), 422)
-    two = [("image", ("a.png", picture)), ("image", ("b.png", picture))]
+    image = png(Image.new("RGB", (8, 8)))
+    refused(client.post("/search", files={"photo": ("a.png", image)}), 422)
+    two = [("image", ("a.png", image)), ("image", ("b.png", image))]
     refused(client.post("/search", files=two), 400)
-    both = {"image": ("a.png", picture), "like": (None, "scene/001")}
+    both = {"image": ("a.png", image), "like": (None, "scene/001")}
     refused(client.post("/search", files=both), 422)
     refused(client.post("/search", files={"image": (None, "http://example.org/a.png")}), 422)
 
@@ -242,7 +242,7 @@ def test_nothing_but_the_index_can_be_read(client, path):
         f"/explain?id=scene/000&text={'x' * 10_000}",
     ],
 )
-def test_wrong_questions_about_one_picture(client, path):
+def test_wrong_questions_about_one_image(client, path):
     refused(client.get(path), 422)
 
 

@@ -13,8 +13,8 @@ from helpers.running_apart import run_apart
 from pmpguard.search.query import Condition, Filters, Query
 from pmpguard.search.query_checks import QueryError
 from pmpguard.serving.batching import Ask, Batcher
-from pmpguard.serving.errors import Refusal
-from pmpguard.serving.protocols import Lane
+from pmpguard.serving.errors import RequestError
+from pmpguard.serving.protocols import BoundedExecutor
 
 
 def ask(text: str, k: int = 3, **filters: tuple[str, ...]) -> Ask:
@@ -22,7 +22,7 @@ def ask(text: str, k: int = 3, **filters: tuple[str, ...]) -> Ask:
 
 
 async def with_batcher(searcher, work, *, waiting=64, seconds=5.0, **options):
-    lane = Lane("test", threads=1, waiting=64, seconds=seconds)
+    lane = BoundedExecutor("test", threads=1, waiting=64, seconds=seconds)
     batcher = Batcher(searcher, lane, waiting=waiting, **options)
     task = asyncio.create_task(batcher.run())
     try:
@@ -97,12 +97,12 @@ def test_a_full_queue_refuses_at_once():
         tasks += [asyncio.create_task(batcher.find(ask("b"))) for _ in range(2)]
         await asyncio.sleep(0)
         started = time.monotonic()
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(RequestError) as flagged:
             await batcher.find(ask("c"))
         assert time.monotonic() - started < 0.1
         searcher.gate.set()
         await asyncio.gather(*tasks)
-        return caught.value
+        return flagged.value
 
     refusal = run_apart(with_batcher(searcher, work, waiting=2))
     assert refusal.status == 503 and refusal.headers == {"Retry-After": "1"}
@@ -118,7 +118,7 @@ def test_a_slow_index_is_answered_as_busy_and_whoever_gave_up_is_not_worked_for(
         given_up = asyncio.create_task(batcher.find(ask("given up")))
         await asyncio.sleep(0)
         given_up.cancel()
-        with pytest.raises(Refusal, match="took too long"):
+        with pytest.raises(RequestError, match="took too long"):
             await first
         searcher.gate.set()
         await batcher.find(ask("b"))
@@ -172,13 +172,13 @@ def test_a_lane_refuses_what_would_wait_too_long_and_counts_what_hangs():
     gate = threading.Event()
 
     async def main():
-        lane = Lane("test", threads=1, waiting=2, seconds=0.2)
+        lane = BoundedExecutor("test", threads=1, waiting=2, seconds=0.2)
         hanging = [asyncio.create_task(lane.run(gate.wait, 5)) for _ in range(2)]
         await asyncio.sleep(0.05)
-        with pytest.raises(Refusal, match="too many"):
+        with pytest.raises(RequestError, match="too many"):
             await lane.run(time.time)
         for task in hanging:
-            with pytest.raises(Refusal, match="too long"):
+            with pytest.raises(RequestError, match="too long"):
                 await task
         pending = lane.pending
         gate.set()
@@ -196,7 +196,7 @@ def test_work_that_ends_at_the_moment_of_cancelling_does_not_hide_it(turns):
     called = threading.Event()
 
     async def work():
-        lane = Lane("test", threads=1, waiting=2, seconds=5.0)
+        lane = BoundedExecutor("test", threads=1, waiting=2, seconds=5.0)
 
         async def again_and_again():
             while True:

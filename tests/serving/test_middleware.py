@@ -60,14 +60,14 @@ def test_a_chunked_body_is_cut_off_while_it_is_sent():
                 b"Content-Type: multipart/form-data; boundary=x\r\n\r\n"
             )
             first = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n\r\n'
-            sent = 0
+            to_device = 0
             for data in [first, *[bytes(50_000)] * 2000]:
                 if select.select([connection], [], [], 0.001)[0]:  # it answers already
                     break
                 connection.sendall(b"%x\r\n%b\r\n" % (len(data), data))
-                sent += len(data)
+                to_device += len(data)
             assert b" 413 " in connection.recv(4096)
-        assert 200_000 < sent < 20_000_000
+        assert 200_000 < to_device < 20_000_000
 
 
 def test_a_body_that_does_not_arrive_is_given_up():

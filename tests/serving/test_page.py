@@ -62,9 +62,9 @@ def test_a_hit_opens_large_and_its_words_light_by_pointing_and_by_choosing(page,
     page.wait_for_selector("#viewer", state="hidden")
 
 
-def test_a_wide_picture_is_lit_where_it_is(browser):
+def test_a_wide_image_is_lit_where_it_is(browser):
     searcher = FakeSearcher(6)
-    searcher.pictures = [Image.new("RGB", (600, 150), "grey")] * 6
+    searcher.images = [Image.new("RGB", (600, 150), "grey")] * 6
     with running_server(create_app(searcher, refresh_seconds=100)) as address:
         for page in opened(browser, address):
             search(page, address, "tanks")
@@ -92,9 +92,9 @@ def test_hostile_captions_and_metadata_are_text(page, address):
     assert page.locator("main script, main img[src='x']").count() == 0
 
 
-def picture_of(searcher, place: int) -> bytes:
+def image_of(searcher, place: int) -> bytes:
     stream = io.BytesIO()
-    searcher.pictures[place].save(stream, "PNG")
+    searcher.images[place].save(stream, "PNG")
     return stream.getvalue()
 
 
@@ -110,8 +110,8 @@ GIVE = """([data, kind]) => {
 
 
 @pytest.mark.parametrize("way", ["drop", "paste", "choose"])
-def test_a_picture_is_searched_by(page, address, searcher, way):
-    data = picture_of(searcher, 9)
+def test_a_image_is_searched_by(page, address, searcher, way):
+    data = image_of(searcher, 9)
     page.goto(address)
     if way == "choose":
         page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": data})
@@ -131,7 +131,7 @@ def test_a_picture_is_searched_by(page, address, searcher, way):
     page.click("#given-remove")
     page.wait_for_selector("#given", state="hidden")
     page.go_back()
-    page.wait_for_selector("#given")  # the picture is remembered
+    page.wait_for_selector("#given")  # the image is remembered
 
 
 def test_find_similar_is_in_the_address(page, address):
@@ -191,7 +191,7 @@ def test_captions_can_be_searched_too(page, address):
     page.wait_for_selector(".captions .card")
     until(page, "document.querySelector('.card img').naturalWidth > 0")
     page.click(".card >> nth=0")
-    page.wait_for_selector("#viewer .word svg")  # the caption is explained in its picture
+    page.wait_for_selector("#viewer .word svg")  # the caption is explained in its image
 
 
 def test_the_map_and_the_hits_point_at_each_other(page, address):

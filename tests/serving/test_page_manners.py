@@ -115,7 +115,7 @@ def test_what_goes_wrong_is_said(browser):
         page.press("#text", "Enter")
         page.wait_for_selector(".card")
         assert page.is_hidden("#notice")
-        page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"no picture"})
+        page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": b"no image"})
         page.wait_for_selector("#notice:not([hidden])")
         context.close()
 

@@ -24,7 +24,7 @@ from pmpguard.search.query import Query
 from pmpguard.search.searcher import Searcher
 from pmpguard.search.sources import open_source
 from pmpguard.serving.app import create_app
-from pmpguard.synthetic.scenes import scene_world, write_world
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
@@ -43,9 +43,9 @@ class Made:
 def made(tmp_path: Path) -> Made:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    world = scene_world(30)
+    world = synthetic_scenes(30)
     write_world(world, tmp_path / "world")
-    config = RetrieverConfig(dim=32, image_size=64, max_words=24)
+    config = RetrieverConfig(dim=32, image_size=64, max_tokens=24)
     Retriever.create(config, world.table.captions).save(tmp_path / "model")
     source = open_source(tmp_path / "world")
     embed_source(source, tmp_path / "model", tmp_path / "emb", workers=0, progress=False)
@@ -57,7 +57,7 @@ def test_every_route_over_a_real_index(made):
     searcher = Searcher.open(made.index)
     expected = searcher.search(Query("white storage tanks"), k=5)
     explained = searcher.explain(expected[0].id, "white storage tanks")
-    picture = searcher.picture(expected[0].id)
+    image = searcher.image(expected[0].id)
     with running_server(create_app(searcher)) as address, httpx.Client(base_url=address) as client:
         info = client.get("/info").json()
         assert (info["count"], info["captions"]) == (30, 150)
@@ -66,7 +66,7 @@ def test_every_route_over_a_real_index(made):
         assert [hit["id"] for hit in hits] == [hit.id for hit in expected]
         assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected])
         jpeg = client.get(f"/images/{hits[0]['id']}")
-        assert Image.open(io.BytesIO(jpeg.content)).size == picture.size
+        assert Image.open(io.BytesIO(jpeg.content)).size == image.size
         answer = client.get("/explain", params={"id": hits[0]["id"], "text": "white storage tanks"}).json()
         assert [word["word"] for word in answer["words"]] == ["white", "storage", "tanks"]
         for word, evidence in zip(answer["words"], explained.words, strict=True):
@@ -76,9 +76,9 @@ def test_every_route_over_a_real_index(made):
         assert {hit["metadata"][column] for hit in kept["hits"]} == {value}
         captions = client.get("/search", params={"like": hits[0]["id"], "kind": "caption", "k": 3}).json()
         assert captions["count"] == 150
-        assert client.get(f"/images/{captions['hits'][0]['picture']}").status_code == 200
+        assert client.get(f"/images/{captions['hits'][0]['image']}").status_code == 200
         stream = io.BytesIO()
-        picture.save(stream, "PNG")
+        image.save(stream, "PNG")
         found = client.post("/search", files={"image": ("a.png", stream.getvalue())}).json()
         assert found["hits"][0]["id"] == hits[0]["id"]
         assert client.get("/search", params={"text": "!!!"}).status_code == 422
@@ -123,7 +123,7 @@ def test_versions_change_under_load_and_every_answer_is_of_one_of_them(made):
     assert list(counts.values()) == [30, 29, 28, 27, 30]
 
 
-def test_an_index_and_pictures_deleted_under_the_server(made):
+def test_an_index_and_images_deleted_under_the_server(made):
     searcher = Searcher.open(made.index)
     with (
         running_server(create_app(searcher, refresh_seconds=0.05)) as address,
@@ -146,7 +146,7 @@ def test_no_spelling_of_a_path_leads_out_of_the_index(made):
     secret = made.world / "secret.txt"
     secret.write_text("nobody's business")
     searcher = Searcher.open(made.index)
-    name = searcher.picture_path(searcher.search(Query("tanks"), k=1)[0].id).name
+    name = searcher.image_path(searcher.search(Query("tanks"), k=1)[0].id).name
     up = len(made.world.parts) + 3
     tried = [
         f"..%2f{secret.name}", f"%2e%2e/{secret.name}", f"%2e%2e%2f{secret.name}", f"..%5c{secret.name}",
@@ -168,7 +168,7 @@ def test_no_spelling_of_a_path_leads_out_of_the_index(made):
 
 def test_an_index_built_again_with_another_model_is_taken_up_while_requests_run(made, tmp_path):
     torch.manual_seed(1)
-    config = RetrieverConfig(dim=16, image_size=32, max_words=12)
+    config = RetrieverConfig(dim=16, image_size=32, max_tokens=12)
     Retriever.create(config, ["white storage tanks beside a pond"]).save(tmp_path / "other")
     embed_source(open_source(made.world), tmp_path / "other", tmp_path / "second", workers=0, progress=False)
     searcher = Searcher.open(made.index)

@@ -21,7 +21,7 @@ from pmpguard.search.query import Query
 from pmpguard.search.searcher import Searcher
 from pmpguard.search.sources import open_source
 from pmpguard.serving.app import create_app
-from pmpguard.synthetic.scenes import scene_world
+from pmpguard.synthetic.scenes import synthetic_scenes
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
@@ -34,10 +34,10 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searcher]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     folder: Path = tmp_path_factory.mktemp("real-page")
-    world = scene_world(12)
-    (folder / "pictures").mkdir()
+    world = synthetic_scenes(12)
+    (folder / "images").mkdir()
     for place, image in enumerate(world.images):
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / "pictures" / f"{place:02d}.png")
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / "images" / f"{place:02d}.png")
     places = list(range(12))
     columns = {
         "id": [f"tile {place}" for place in places],
@@ -48,10 +48,10 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searcher]:
         "north": [46.04 + 0.05 * (place % 4) for place in places],
         "cloud_cover": [5.0 * place for place in places],
     }
-    pq.write_table(pa.table(columns), folder / "pictures" / "metadata.parquet")
-    config = RetrieverConfig(dim=32, image_size=64, max_words=24)
+    pq.write_table(pa.table(columns), folder / "images" / "metadata.parquet")
+    config = RetrieverConfig(dim=32, image_size=64, max_tokens=24)
     Retriever.create(config, world.table.captions).save(folder / "model")
-    source = open_source(folder / "pictures")
+    source = open_source(folder / "images")
     embed_source(source, folder / "model", folder / "emb", workers=0, progress=False)
     build_index(folder / "index", folder / "emb")
     yield Searcher.open(folder / "index")

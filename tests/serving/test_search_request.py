@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pmpguard.search.query import Condition, Filters
-from pmpguard.serving.errors import Refusal
+from pmpguard.serving.errors import RequestError
 from pmpguard.serving.middleware import Limits
 from pmpguard.serving.search_request import SearchRequest, check_request, name_field, unflatten, whole_number
 
@@ -98,16 +98,16 @@ def test_what_is_left_out_is_as_usual():
     ],
 )
 def test_what_is_wrong_is_named(body, named):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestError) as flagged:
         check(body)
-    assert caught.value.status == 422
-    assert named in caught.value.message
-    assert caught.value.fix
-    assert len(caught.value.message.encode()) < 300
+    assert flagged.value.status == 422
+    assert named in flagged.value.message
+    assert flagged.value.fix
+    assert len(flagged.value.message.encode()) < 300
 
 
-def test_a_picture_and_the_id_of_one_contradict_each_other():
-    with pytest.raises(Refusal, match="like: is given beside a picture"):
+def test_a_image_and_the_id_of_one_contradict_each_other():
+    with pytest.raises(RequestError, match="like: is given beside a image"):
         check({"like": "a"}, has_image=True)
 
 
@@ -150,9 +150,9 @@ def test_addresses_and_bodies_say_the_same():
     ],
 )
 def test_a_wrong_address_is_named(flat, named):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestError) as flagged:
         unflatten(flat)
-    assert caught.value.message == named
+    assert flagged.value.message == named
 
 
 json_values = st.recursive(
@@ -169,7 +169,7 @@ bodies = json_values | st.dictionaries(
 def test_any_json_is_a_request_or_a_refusal(body):
     try:
         request = check(body)
-    except Refusal as refusal:
+    except RequestError as refusal:
         assert refusal.status == 422
     else:
         assert request.text or request.like
@@ -180,14 +180,14 @@ def test_any_json_is_a_request_or_a_refusal(body):
 def test_any_address_is_a_request_or_a_refusal(pairs):
     try:
         check(unflatten(pairs))
-    except Refusal as refusal:
+    except RequestError as refusal:
         assert refusal.status == 422
 
 
 def test_names_and_numbers():
     assert name_field("id", "../a b/ü") == "../a b/ü"
     assert whole_number("size", "64", 100) == 64
-    with pytest.raises(Refusal, match="id"):
+    with pytest.raises(RequestError, match="id"):
         name_field("id", "a\0")
-    with pytest.raises(Refusal, match="size"):
+    with pytest.raises(RequestError, match="size"):
         whole_number("size", "-1", 100)

@@ -1,4 +1,4 @@
-"""Pictures in memory never exceed their bound; those last shown stay."""
+"""Images in memory never exceed their bound; those last shown stay."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_bytes_are_counted_and_bounded(puts):
     ("mode", "size", "side", "expected"),
     [("RGB", (400, 200), 96, (96, 48)), ("L", (50, 40), 96, (50, 40)), ("RGBA", (96, 300), 96, (31, 96))],
 )
-def test_pictures_are_reduced_and_never_enlarged(mode, size, side, expected):
+def test_images_are_reduced_and_never_enlarged(mode, size, side, expected):
     jpeg = encode_jpeg(Image.new(mode, size), side)
     decoded = Image.open(io.BytesIO(jpeg.data))
     assert decoded.size == expected and decoded.mode == "RGB"

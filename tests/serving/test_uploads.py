@@ -1,4 +1,4 @@
-"""Foreign pictures are decoded in processes that may die, hang or swell without harm to the server."""
+"""Foreign images are decoded in processes that may die, hang or swell without harm to the server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from helpers.running_apart import run_apart
 from PIL import Image
 
-from pmpguard.serving.errors import Refusal
+from pmpguard.serving.errors import RequestError
 from pmpguard.serving.image_worker import LENGTH, LONGEST_SIDE, SIZE, answer, work
 from pmpguard.serving.middleware import Limits
 from pmpguard.serving.uploads import UploadDecoder
@@ -33,27 +33,27 @@ async def decoding(work, limits: Limits | None = None):
         await decoder.close()
 
 
-def test_pictures_come_back_as_they_are_and_workers_are_used_again():
+def test_images_come_back_as_they_are_and_workers_are_used_again():
     async def decode(decoder):
-        pictures = [await decoder.decode(png((30 + place, 20), "blue")) for place in range(3)]
+        images = [await decoder.decode(png((30 + place, 20), "blue")) for place in range(3)]
         together = await asyncio.gather(*(decoder.decode(png((5, 5 + place))) for place in range(6)))
-        return pictures, together, len(decoder._idle)
+        return images, together, len(decoder._idle)
 
-    pictures, together, workers = run_apart(decoding(decode))
-    assert [picture.size for picture in pictures] == [(30, 20), (31, 20), (32, 20)]
-    assert pictures[0].getpixel((3, 3)) == (0, 0, 255) and pictures[0].mode == "RGB"
-    assert [picture.size for picture in together] == [(5, 5 + place) for place in range(6)]
+    images, together, workers = run_apart(decoding(decode))
+    assert [image.size for image in images] == [(30, 20), (31, 20), (32, 20)]
+    assert images[0].getpixel((3, 3)) == (0, 0, 255) and images[0].mode == "RGB"
+    assert [image.size for image in together] == [(5, 5 + place) for place in range(6)]
     assert workers == 2
 
 
-def test_a_bad_picture_is_refused_and_the_worker_stays():
+def test_a_bad_image_is_refused_and_the_worker_stays():
     async def decode(decoder):
         await decoder.decode(png((2, 2)))
         before = decoder._idle[0].pid
-        with pytest.raises(Refusal) as caught:
-            await decoder.decode(b"no picture")
+        with pytest.raises(RequestError) as flagged:
+            await decoder.decode(b"no image")
         await decoder.decode(png((2, 2)))
-        return caught.value, before == decoder._idle[0].pid
+        return flagged.value, before == decoder._idle[0].pid
 
     refusal, same = run_apart(decoding(decode))
     assert refusal.status == 422 and "not a JPEG" in refusal.message and same
@@ -61,9 +61,9 @@ def test_a_bad_picture_is_refused_and_the_worker_stays():
 
 def test_the_limit_of_pixels_reaches_the_worker():
     async def decode(decoder):
-        with pytest.raises(Refusal) as caught:
+        with pytest.raises(RequestError) as flagged:
             await decoder.decode(png((101, 100)))
-        return caught.value
+        return flagged.value
 
     assert run_apart(decoding(decode, Limits(upload_pixels=10_000))).status == 413
 
@@ -72,7 +72,7 @@ def test_a_worker_that_dies_is_replaced():
     async def decode(decoder):
         await decoder.decode(png((2, 2)))
         os.kill(decoder._idle[0].pid, 9)
-        with pytest.raises(Refusal, match="cannot be decoded"):
+        with pytest.raises(RequestError, match="cannot be decoded"):
             await decoder.decode(png((2, 2)))
         return await decoder.decode(png((7, 3)))
 
@@ -83,14 +83,14 @@ def test_a_worker_that_hangs_is_ended(monkeypatch):
     async def decode(decoder):
         worker = await asyncio.create_subprocess_exec("sleep", "60", stdin=-1, stdout=-1)
         decoder._idle.append(worker)
-        with pytest.raises(Refusal, match="too long"):
+        with pytest.raises(RequestError, match="too long"):
             await decoder.decode(png((2, 2)))
         assert worker.returncode == -9 and decoder._idle == []
 
     run_apart(decoding(decode, Limits(decode_seconds=0.2)))
 
 
-def test_a_client_that_leaves_does_not_leave_its_picture_to_the_next():
+def test_a_client_that_leaves_does_not_leave_its_image_to_the_next():
     async def decode(decoder):
         await decoder.decode(png((2, 2)))
         leaving = asyncio.create_task(decoder.decode(png((1500, 1500))))
@@ -105,9 +105,9 @@ def test_a_client_that_leaves_does_not_leave_its_picture_to_the_next():
 def test_places_are_bounded_and_given_back():
     decoder = UploadDecoder(Limits(uploads=1))
     with decoder.place():
-        with pytest.raises(Refusal) as caught, decoder.place():
+        with pytest.raises(RequestError) as flagged, decoder.place():
             pass
-        assert caught.value.status == 503
+        assert flagged.value.status == 503
     with pytest.raises(ValueError), decoder.place():
         raise ValueError
     with decoder.place():

@@ -154,7 +154,7 @@ def test_wrong_captions_differ_exactly_in_the_marked_words_and_are_false(scenes:
     assert min(kinds.values()) > 0.1 * sum(kinds.values())
 
 
-def test_a_wrong_object_is_not_in_the_picture(scenes: list[Scene]) -> None:
+def test_a_wrong_object_is_not_in_the_image(scenes: list[Scene]) -> None:
     found = 0
     for scene in scenes:
         present = {noun for noun, (name, _) in NOUNS.items() if KINDS[name].family in scene.families}
@@ -186,8 +186,8 @@ def test_vocabulary_is_of_moderate_size(scenes: list[Scene]) -> None:
 
 
 def test_captions_are_ambiguous_like_real_ones_but_not_hopeless(scenes: list[Scene]) -> None:
-    """In a gallery of 200: the class alone ranks the picture first about once in seven; what the words say,
-    three times in four; some captions are true of several pictures and some strings occur twice."""
+    """In a gallery of 200: the class alone ranks the image first about once in seven; what the words say,
+    three times in four; some captions are true of several images and some strings occur twice."""
     gallery = scenes[:200]
     labels = Counter(scene.label for scene in gallery)
     by_class = sum(1 / labels[scene.label] for scene in gallery) / len(gallery)

@@ -55,7 +55,7 @@ def test_counts_are_the_places_and_kinds_are_unique(scenes: list[Scene]) -> None
 
 
 def test_items_are_seen_and_do_not_hide_each_other(scenes: list[Scene]) -> None:
-    """Counts must be countable: centres in the picture, and no two items of a group on top of each other."""
+    """Counts must be countable: centres in the image, and no two items of a group on top of each other."""
     for scene in scenes:
         for group in items(scene):
             if group.count >= MANY and group.kind == "house":

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.stable_random import Draws
+from pmpguard.stable_random import StableRandom
 from pmpguard.training.batch_sampler import (
     PairSampler,
     batch_layout,
@@ -23,7 +23,7 @@ from pmpguard.training.batch_sampler import (
 
 @st.composite
 def samplers(draw):
-    """A sampler over random pictures and captions that fits its data."""
+    """A sampler over random images and captions that fits its data."""
     pairs = draw(st.integers(2, 60))
     codes = st.lists(st.integers(0, draw(st.integers(1, 30))), min_size=pairs, max_size=pairs)
     images = draw(codes.filter(lambda values: len(set(values)) > 1))
@@ -39,7 +39,7 @@ def samplers(draw):
 
 
 def naive_collisions(rows, batch_size, images, captions, group_of):
-    """Groups that repeat the picture or a caption of an earlier group of their batch, found by loops."""
+    """Groups that repeat the image or a caption of an earlier group of their batch, found by loops."""
     colliding = set()
     for start in range(0, len(rows), batch_size):
         batch = rows[start : start + batch_size]
@@ -99,18 +99,18 @@ def test_epochs_and_seeds_differ():
     }
     assert len(set(orders.values())) == 9
     # Fixed for ever: a resumed run must meet the same batches under another version of numpy.
-    assert Draws("test", 0, 1).order(10).tolist() == [2, 9, 4, 5, 6, 8, 1, 0, 3, 7]
-    assert Draws("test", 5).below(100, 6).tolist() == [73, 18, 20, 70, 24, 44]
+    assert StableRandom("test", 0, 1).order(10).tolist() == [2, 9, 4, 5, 6, 8, 1, 0, 3, 7]
+    assert StableRandom("test", 5).below(100, 6).tolist() == [73, 18, 20, 70, 24, 44]
 
 
 def test_streams_of_different_purpose_or_key_are_independent():
     """Also from numpy's own generator of the same seed, and from a key with a zero more."""
     orders = [
         np.argsort(np.random.default_rng(7).random(2000)),
-        Draws("noise", 7).order(2000),
-        Draws("batches", 7).order(2000),
-        Draws("batches", 7, 0).order(2000),
-        Draws("batches", 0, 7).order(2000),
+        StableRandom("noise", 7).order(2000),
+        StableRandom("batches", 7).order(2000),
+        StableRandom("batches", 7, 0).order(2000),
+        StableRandom("batches", 0, 7).order(2000),
     ]
     ranks = np.corrcoef([np.argsort(order) for order in orders])
     assert np.abs(ranks[~np.eye(5, dtype=bool)]).max() < 0.12  # five standard deviations
@@ -120,13 +120,15 @@ def test_orders_are_even():
     """Every number comes to every place equally often, and every limit is respected."""
     counts = np.zeros((5, 5))
     for seed in range(2000):
-        counts[np.arange(5), Draws("test", seed).order(5)] += 1
+        counts[np.arange(5), StableRandom("test", seed).order(5)] += 1
     assert np.abs(counts - 400).max() < 5 * np.sqrt(400 * 0.8)
-    draws = Draws("test", 1).below(7, 7000)
+    draws = StableRandom("test", 1).below(7, 7000)
     assert np.abs(np.bincount(draws, minlength=7) - 1000).max() < 5 * np.sqrt(1000) and draws.max() == 6
-    assert Draws("test", 3).order(0).tolist() == [] and Draws("test", 3).order(1).tolist() == [0]
+    assert StableRandom("test", 3).order(0).tolist() == [] and StableRandom("test", 3).order(1).tolist() == [
+        0
+    ]
     with pytest.raises(ConfigError, match="negative"):
-        Draws("test", 0, -1)
+        StableRandom("test", 0, -1)
 
 
 @settings(max_examples=100, deadline=None)
@@ -165,10 +167,10 @@ def test_avoiding_never_makes_it_worse(sampler):
     repeats=st.integers(1, 4),
 )
 def test_no_collisions_where_they_can_be_avoided(seed, batch_size, captions, repeats):
-    """Many more batches than captions of a picture or copies of a sentence: nothing collides."""
+    """Many more batches than captions of a image or copies of a sentence: nothing collides."""
     pairs = 60 * batch_size
     images = np.arange(pairs) // captions
-    texts = Draws("test", seed).order(pairs) // repeats
+    texts = StableRandom("test", seed).order(pairs) // repeats
     order = epoch_order(images, texts, batch_size, seed, 0)
     assert order.collisions == 0
     for start in range(0, pairs, batch_size):
@@ -192,9 +194,9 @@ def test_groups_stay_together(group):
     captions = np.arange(1000)
     order = epoch_order(images, captions, 30, 3, 0, captions_per_image=group)
     assert sorted(order.rows) == list(range(1000)) and order.collisions == 0
-    pictures = [len(set(images[order.rows[start : start + 30]])) for start in range(0, 1000, 30)]
+    pixels = [len(set(images[order.rows[start : start + 30]])) for start in range(0, 1000, 30)]
     per_group = {2: 5 / 3, 3: 2.5, 5: 5.0}[group]  # five captions in groups of 2+2+1, 3+2 or 5
-    assert np.mean(pictures) < 30 / per_group * 1.15  # the ends of batches cut a few groups
+    assert np.mean(pixels) < 30 / per_group * 1.15  # the ends of batches cut a few groups
 
 
 def test_repeated_captions_inside_a_group_are_no_collision():
@@ -205,7 +207,7 @@ def test_repeated_captions_inside_a_group_are_no_collision():
     )
 
 
-def test_pictures_with_any_number_of_captions():
+def test_images_with_any_number_of_captions():
     images = np.repeat(np.arange(30), np.arange(30) % 7 + 1)
     captions = np.arange(len(images)) % 50
     for group in range(1, 8):
@@ -275,14 +277,14 @@ def test_wrong_positions_are_refused():
 
 @pytest.mark.parametrize("epoch", [0, 3])
 def test_rows_come_as_often_as_asked_and_never_twice_in_a_turn(epoch):
-    visits = np.random.default_rng(epoch).integers(0, 5, 300)
-    turns = rows_by_turn(visits, seed=1, epoch=epoch)
-    assert len(turns) == visits.max()
+    repeats = np.random.default_rng(epoch).integers(0, 5, 300)
+    turns = rows_by_turn(repeats, seed=1, epoch=epoch)
+    assert len(turns) == repeats.max()
     assert all(len(np.unique(turn)) == len(turn) for turn in turns)
-    assert np.bincount(np.concatenate(turns), minlength=300).tolist() == visits.tolist()
-    once = [np.isin(np.flatnonzero(visits == 1), turn).mean() for turn in turns]
+    assert np.bincount(np.concatenate(turns), minlength=300).tolist() == repeats.tolist()
+    once = [np.isin(np.flatnonzero(repeats == 1), turn).mean() for turn in turns]
     assert max(once) - min(once) < 0.5  # rare rows are spread over the turns
-    other = rows_by_turn(visits, seed=2, epoch=epoch)
+    other = rows_by_turn(repeats, seed=2, epoch=epoch)
     assert [turn.tolist() for turn in turns] != [turn.tolist() for turn in other]
 
 
@@ -290,25 +292,25 @@ def test_a_sampler_visits_rows_as_often_as_asked_in_as_many_steps():
     images, captions = np.arange(60) // 3, np.arange(60)
     sampler = PairSampler(images, captions, 12, seed=0, captions_per_image=3)
     plain = list(sampler.batches(4))
-    visits = np.where(np.arange(60) < 18, 3, 0)
-    visits[18:24] = 1
-    sampler.visit(visits)
+    repeats = np.where(np.arange(60) < 18, 3, 0)
+    repeats[18:24] = 1
+    sampler.visit(repeats)
     fed = list(sampler.batches(4))
     assert len(fed) == len(plain) == 5
-    assert np.bincount(np.concatenate(fed), minlength=60).tolist() == visits.tolist()
+    assert np.bincount(np.concatenate(fed), minlength=60).tolist() == repeats.tolist()
     again = list(sampler.batches(4, start_step=2))
     assert all((left == right).all() for left, right in zip(fed[2:], again, strict=True))
     for once in (None, np.ones(60, int)):
-        sampler.visit(visits)
+        sampler.visit(repeats)
         sampler.visit(once)
-        assert sampler.visits is None
+        assert sampler.repeats is None
         assert all((left == right).all() for left, right in zip(sampler.batches(4), plain, strict=True))
     with pytest.raises(DataError, match="visits to 60 rows add up to 59"):
         sampler.visit(np.r_[np.zeros(1, int), np.ones(59, int)])
 
 
 def test_an_epoch_of_rsicd_size_is_planned_quickly():
-    """43,670 pairs, five captions a picture, 13,000 sentences of which the commonest has 600 copies."""
+    """43,670 pairs, five captions a image, 13,000 sentences of which the commonest has 600 copies."""
     images = np.arange(43_670) // 5
     weights = 1 / np.arange(20, 13_020)
     captions = np.random.default_rng(0).choice(13_000, 43_670, p=weights / weights.sum())

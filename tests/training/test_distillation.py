@@ -15,17 +15,17 @@ from safetensors.torch import load_file
 
 from pmpguard.errors import CheckpointError, ConfigError
 from pmpguard.methods.registry import find_method
-from pmpguard.training import distillation as generations
+from pmpguard.training import distillation as models_trained
 from pmpguard.training import loop
 from pmpguard.training.checkpoint import Position, RunIdentity, load_checkpoint
-from pmpguard.training.distillation import OTHER_DRAWS, SECOND, train_generations
+from pmpguard.training.distillation import OTHER_DRAWS, SECOND, train_with_distillation
 from pmpguard.training.loop import Interrupted, TrainResult, train
 
 DATA = training_data(*coloured_squares(copies=3))
 
 
 def guarded(**settings: Any) -> Any:
-    return small_config(method="pmpguard", settings={"release_at": 1, **settings}, epochs=2)
+    return small_config(method="pmpguard", settings={"calibration_epochs": 1, **settings}, epochs=2)
 
 
 def weights_in(run: Path) -> dict[str, torch.Tensor]:
@@ -39,25 +39,25 @@ def second_validates_at(mr: float, monkeypatch: pytest.MonkeyPatch) -> None:
         found = train(*given, teacher=teacher, **more)
         return found if teacher is None else replace(found, best_mr=mr)
 
-    monkeypatch.setattr(generations, "train", trained)
+    monkeypatch.setattr(models_trained, "train", trained)
 
 
 def test_without_being_asked_there_is_one_model(tmp_path: Path) -> None:
-    for name, settings in (("never", {}), ("too few wrong", {"second_from": 1.0})):
-        found = train_generations(guarded(**settings), DATA, tmp_path / name)
-        assert found.generation == 1 and not (tmp_path / name / SECOND).exists()
-    plain = train_generations(small_config(epochs=1), DATA, tmp_path / "infonce")
-    assert plain.generation == 1
+    for name, settings in (("never", {}), ("too few wrong", {"distill_above_rate": 1.0})):
+        found = train_with_distillation(guarded(**settings), DATA, tmp_path / name)
+        assert found.model_kept == 1 and not (tmp_path / name / SECOND).exists()
+    plain = train_with_distillation(small_config(epochs=1), DATA, tmp_path / "infonce")
+    assert plain.model_kept == 1
 
 
 def test_the_second_model_has_other_draws_and_replaces_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second_validates_at(101.0, monkeypatch)
-    config = guarded(second_from=0.0)
+    config = guarded(distill_above_rate=0.0)
     first = train(config, DATA, tmp_path / "alone")
-    found = train_generations(config, DATA, tmp_path / "both")
-    assert (found.generation, found.generations) == (2, 2)
+    found = train_with_distillation(config, DATA, tmp_path / "both")
+    assert (found.model_kept, found.models_trained) == (2, 2)
     told = json.loads((tmp_path / "both" / SECOND / "config.json").read_text())
     assert told["seed"] == config.seed + OTHER_DRAWS
     kept, second, alone = (
@@ -67,15 +67,15 @@ def test_the_second_model_has_other_draws_and_replaces_the_first(
     assert any(not torch.equal(kept[name], alone[name]) for name in kept)
     state = found.retriever.state_dict()
     assert all(torch.equal(state[name], value) for name, value in kept.items())
-    assert first.generation == 1
+    assert first.model_kept == 1
 
 
 def test_the_better_one_on_validation_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second_validates_at(-1.0, monkeypatch)
-    config = guarded(second_from=0.0)
+    config = guarded(distill_above_rate=0.0)
     first = train(config, DATA, tmp_path / "alone")
-    found = train_generations(config, DATA, tmp_path / "both")
-    assert (found.generation, found.generations) == (1, 2)
+    found = train_with_distillation(config, DATA, tmp_path / "both")
+    assert (found.model_kept, found.models_trained) == (1, 2)
     same(first, found)
     kept, alone = weights_in(tmp_path / "both"), weights_in(tmp_path / "alone")
     assert all(torch.equal(kept[name], alone[name]) for name in kept)
@@ -85,8 +85,8 @@ def test_stopped_in_the_second_model_it_resumes_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     second_validates_at(101.0, monkeypatch)
-    config = guarded(second_from=0.0)
-    straight = train_generations(config, DATA, tmp_path / "straight")
+    config = guarded(distill_above_rate=0.0)
+    straight = train_with_distillation(config, DATA, tmp_path / "straight")
     taken, original = 0, loop.StepRunner.step
 
     def step(self: loop.StepRunner, *arguments: Any) -> None:
@@ -99,20 +99,20 @@ def test_stopped_in_the_second_model_it_resumes_to_the_same_end(
     with monkeypatch.context() as patch:
         patch.setattr(loop.StepRunner, "step", step)
         with pytest.raises(KeyboardInterrupt):
-            train_generations(config, DATA, tmp_path / "resumed")
+            train_with_distillation(config, DATA, tmp_path / "resumed")
     assert (tmp_path / "resumed" / SECOND).exists()
-    same(straight, train_generations(config, DATA, tmp_path / "resumed"))
+    same(straight, train_with_distillation(config, DATA, tmp_path / "resumed"))
 
 
 def test_without_checkpoints_the_first_model_is_still_there_when_the_second_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(guarded(second_from=0.0), checkpoint_every=-1)
-    straight = train_generations(config, DATA, tmp_path / "straight")
+    config = replace(guarded(distill_above_rate=0.0), checkpoint_every=-1)
+    straight = train_with_distillation(config, DATA, tmp_path / "straight")
     taken = press_ctrl_c(monkeypatch, straight.steps + 3)
     with pytest.raises(Interrupted, match="run the same command again"):
-        train_generations(config, DATA, tmp_path / "resumed")
-    found = train_generations(config, DATA, tmp_path / "resumed")
+        train_with_distillation(config, DATA, tmp_path / "resumed")
+    found = train_with_distillation(config, DATA, tmp_path / "resumed")
     assert len(taken) == 2 * straight.steps  # none of the first model's again
     same(straight, found)
 
@@ -121,7 +121,7 @@ def test_stopped_after_the_last_step_it_says_what_to_do_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(guarded(), checkpoint_every=-1)
-    straight, original = train_generations(config, DATA, tmp_path / "straight"), loop.validate
+    straight, original = train_with_distillation(config, DATA, tmp_path / "straight"), loop.validate
     looks = 0
 
     def validate(*given: Any) -> dict[str, float]:
@@ -133,22 +133,22 @@ def test_stopped_after_the_last_step_it_says_what_to_do_and_goes_on(
 
     monkeypatch.setattr(loop, "validate", validate)
     with pytest.raises(Interrupted, match="run the same command again"):
-        train_generations(config, DATA, tmp_path / "resumed")
-    same(straight, train_generations(config, DATA, tmp_path / "resumed"))
+        train_with_distillation(config, DATA, tmp_path / "resumed")
+    same(straight, train_with_distillation(config, DATA, tmp_path / "resumed"))
     assert looks == config.epochs
 
 
 def test_which_model_was_kept_stands_in_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second_validates_at(101.0, monkeypatch)
-    train_generations(guarded(second_from=0.0), DATA, tmp_path)
+    train_with_distillation(guarded(distill_above_rate=0.0), DATA, tmp_path)
     assert "The second of two models" in (tmp_path / "model" / "README.md").read_text()
     assert "The second of two models" not in (tmp_path / SECOND / "model" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])
 def test_a_share_outside_its_range_is_an_error(share: float) -> None:
-    with pytest.raises(ConfigError, match="second_from"):
-        find_method("pmpguard").read_settings("recommended", {"second_from": share})
+    with pytest.raises(ConfigError, match="distill_above_rate"):
+        find_method("pmpguard").read_settings("recommended", {"distill_above_rate": share})
 
 
 def test_a_finished_model_holds_no_gradients(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def test_pooled_tokens_are_what_the_last_layers_make_vectors_of(frozen: bool) ->
     options = EncoderOptions(frozen=frozen)
     config = replace(config, model=replace(config.model, vision_options=options, text_options=options))
     retriever = build_method(config, len(DATA.train), DATA.train.captions).retriever.eval()
-    split = Split.open(DATA.train, DATA.train_pictures, retriever, config, CPU)
+    split = Split.open(DATA.train, DATA.train_images, retriever, config, CPU)
     with torch.no_grad():
         captions, images = split.pooled_tokens(retriever, config, CPU, World())
         vectors = split.encode(retriever, config, CPU, World())
@@ -47,7 +47,7 @@ def test_a_look_gets_tokens_of_its_own_encoders_and_without_them_the_pooled_vect
 ) -> None:
     config = small_config(batch_size=16)
     method = build_method(config, len(DATA.train), DATA.train.captions)
-    split = Split.open(DATA.train, DATA.train_pictures, method.retriever, config, CPU)
+    split = Split.open(DATA.train, DATA.train_images, method.retriever, config, CPU)
     read = []
 
     def look(self: Method, view: TrainingView) -> dict[str, float]:

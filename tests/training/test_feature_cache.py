@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers.small_runs import coloured_squares, small_config, training_data
 
-from pmpguard.data.images.sources import ResidentPictures, SomePictures
+from pmpguard.data.images.sources import ImagesInMemory, ImageSubset
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.errors import ConfigError
 from pmpguard.methods.method import Method
@@ -23,7 +23,7 @@ from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World
 from pmpguard.training.feature_cache import cache_tokens, can_cache
 from pmpguard.training.kept_tokens import images_of, pack, unpack
-from pmpguard.training.loader import Feeder, TokenTable
+from pmpguard.training.loader import BatchLoader, TokenTable
 from pmpguard.training.loop import build_method
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def build() -> tuple[Method, TokenTable]:
     return method, TokenTable.of(DATA.train, method.retriever, CPU)
 
 
-def test_only_frozen_backbones_and_still_pictures_can_be_kept() -> None:
+def test_only_frozen_backbones_and_still_images_can_be_kept() -> None:
     config = frozen_config()
     retriever = build()[0].retriever
     assert can_cache(retriever, STILL)
@@ -57,7 +57,7 @@ def test_only_frozen_backbones_and_still_pictures_can_be_kept() -> None:
     method = build_method(small_config(), len(DATA.train), DATA.train.captions)
     with pytest.raises(ConfigError, match="frozen"):
         cache_tokens(
-            method.retriever, DATA.train_pictures, TokenTable.of(DATA.train, method.retriever, CPU), 32, CPU
+            method.retriever, DATA.train_images, TokenTable.of(DATA.train, method.retriever, CPU), 32, CPU
         )
 
 
@@ -72,10 +72,10 @@ def test_blocks_hold_the_pooled_token_before_the_fragments() -> None:
 def test_kept_tokens_give_the_vectors_of_the_whole_encoders(batch: int) -> None:
     method, tokens = build()
     retriever = method.retriever
-    pictures, captions = cache_tokens(retriever, DATA.train_pictures, tokens, batch, CPU)
+    images, captions = cache_tokens(retriever, DATA.train_images, tokens, batch, CPU)
     chosen = np.array([5, 0, 17])
-    blocks = next(pictures.batches([chosen]))
-    fresh = images_of(retriever, next(DATA.train_pictures.batches([chosen])))
+    blocks = next(images.batches([chosen]))
+    fresh = images_of(retriever, next(DATA.train_images.batches([chosen])))
     kept = images_of(retriever, blocks)
     torch.testing.assert_close(kept.pooled, fresh.pooled, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(kept.fragments, fresh.fragments, rtol=1e-4, atol=1e-5)
@@ -92,14 +92,14 @@ def test_projections_get_the_same_gradients_and_backbones_none() -> None:
     for cached in (False, True):
         method, tokens = build()
         if cached:
-            pictures, words = cache_tokens(method.retriever, DATA.train_pictures, tokens, 32, CPU)
+            image_source, words = cache_tokens(method.retriever, DATA.train_images, tokens, 32, CPU)
         else:
-            pictures, words = DATA.train_pictures, tokens  # type: ignore[assignment]
+            image_source, words = DATA.train_images, tokens  # type: ignore[assignment]
         codes = DATA.train.image_codes, DATA.train.caption_codes
-        feeder = Feeder(
-            DATA.train, pictures, words, PairSampler(*codes, 30, 0), STILL, 0, CPU, World()  # type: ignore[arg-type]
+        loader = BatchLoader(
+            DATA.train, image_source, words, PairSampler(*codes, 30, 0), STILL, 0, CPU, World()  # type: ignore[arg-type]
         )  # fmt: skip
-        batch = next(feeder.batches(0, 0))
+        batch = next(loader.batches(0, 0))
         pixels = batch.pixels if cached else method.retriever.normalise(batch.pixels)
         images = images_of(method.retriever, pixels)
         texts = batch.words.encode(method.retriever).chosen(batch.caption_of)
@@ -114,7 +114,7 @@ def test_projections_get_the_same_gradients_and_backbones_none() -> None:
         torch.testing.assert_close(kept[name], gradient, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "settings"), [("infonce", {}), ("pmpguard", {"catch_from": 1})])
+@pytest.mark.parametrize(("name", "settings"), [("infonce", {}), ("pmpguard", {"detect_from_epoch": 1})])
 def test_a_run_on_kept_tokens_equals_one_that_asks_the_backbones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, settings: dict[str, int]
 ) -> None:
@@ -126,9 +126,9 @@ def test_a_run_on_kept_tokens_equals_one_that_asks_the_backbones(
         torch.testing.assert_close(kept[name], value, rtol=5e-3, atol=5e-4)
 
 
-def test_tokens_are_read_once_for_runs_over_the_same_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_are_read_once_for_runs_over_the_same_images(monkeypatch: pytest.MonkeyPatch) -> None:
     method, tokens = build()
-    first = cache_tokens(method.retriever, DATA.train_pictures, tokens, 16, CPU)
+    first = cache_tokens(method.retriever, DATA.train_images, tokens, 16, CPU)
     calls = []
     for encoder in (type(method.retriever.image_encoder), type(method.retriever.text_encoder)):
         backbone = encoder.tokens
@@ -137,17 +137,17 @@ def test_tokens_are_read_once_for_runs_over_the_same_pictures(monkeypatch: pytes
         )
     again, words = build()
     calls.clear()  # building looks at the shapes
-    second = cache_tokens(again.retriever, DATA.train_pictures, words, 16, CPU)
+    second = cache_tokens(again.retriever, DATA.train_images, words, 16, CPU)
     assert not calls and second[0].blocks is first[0].blocks and torch.equal(second[1].ids, first[1].ids)
     with torch.no_grad():  # other weights: nothing may be reused
         next(again.retriever.image_encoder.backbone.parameters()).add_(0.1)
-    third = cache_tokens(again.retriever, DATA.train_pictures, words, 16, CPU)
+    third = cache_tokens(again.retriever, DATA.train_images, words, 16, CPU)
     assert calls and not torch.equal(third[0].blocks, first[0].blocks)
     assert torch.equal(third[1].ids, first[1].ids)
 
 
 def test_parts_of_a_set_share_what_the_backbone_saw(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folds of one dataset overlap; each picture of it is looked at once, whatever the parts."""
+    """Folds of one dataset overlap; each image of it is looked at once, whatever the parts."""
     method, tokens = build()
     retriever, encoder = method.retriever, type(method.retriever.image_encoder)
     seen: list[int] = []
@@ -155,12 +155,12 @@ def test_parts_of_a_set_share_what_the_backbone_saw(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         encoder, "tokens", lambda self, pixels: seen.append(len(pixels)) or backbone(self, pixels)
     )
-    whole = ResidentPictures(DATA.train_pictures.pixels, CPU)  # type: ignore[attr-defined]
+    whole = ImagesInMemory(DATA.train_images.pixels, CPU)  # type: ignore[attr-defined]
     for codes in (np.arange(0, 20), np.arange(10, len(whole)), np.array([3])):
-        part = SomePictures(whole, codes)
+        part = ImageSubset(whole, codes)
         kept, _ = cache_tokens(retriever, part, tokens, 16, CPU)
         assert sum(seen) == len(whole) and len(kept) == len(part)
         chosen = np.array([0, len(codes) - 1])
-        given, expected = next(kept.batches([chosen])), next(DATA.train_pictures.batches([codes[chosen]]))
+        given, expected = next(kept.batches([chosen])), next(DATA.train_images.batches([codes[chosen]]))
         torch.testing.assert_close(given, pack(backbone(retriever.image_encoder, expected)))
         assert torch.equal(next(part.batches([chosen])), expected)

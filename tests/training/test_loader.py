@@ -9,12 +9,12 @@ import pytest
 import torch
 from helpers.small_runs import coloured_squares, small_config, training_data
 
-from pmpguard.data.images.sources import SomePictures
+from pmpguard.data.images.sources import ImageSubset
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.batch_sampler import PairSampler, batch_layout
 from pmpguard.training.distributed import World
-from pmpguard.training.loader import Feeder, StepTensors, TokenTable, batch_names, with_more_pictures
+from pmpguard.training.loader import BatchLoader, DeviceBatch, TokenTable, batch_names, with_more_images
 from pmpguard.training.loop import TrainingData, build_method
 from pmpguard.training.packing import PaddedWords
 
@@ -28,28 +28,28 @@ def retriever() -> Retriever:
     return build_method(small_config(), len(DATA.train), DATA.train.captions).retriever
 
 
-def feeder(
+def loader(
     retriever: Retriever,
     data: TrainingData = DATA,
     augmentation: Augmentation = STRONG,
     world: World = World(),  # noqa: B008
     seed: int = 0,
     same_shapes: bool = False,
-) -> Feeder:
+) -> BatchLoader:
     codes = data.train.image_codes, data.train.caption_codes
     sampler = PairSampler(*codes, 30, seed, captions_per_image=2)
     tokens = TokenTable.of(data.train, retriever, CPU)
-    return Feeder(
-        data.train, data.train_pictures, tokens, sampler, augmentation, seed, CPU, world,
+    return BatchLoader(
+        data.train, data.train_images, tokens, sampler, augmentation, seed, CPU, world,
         same_shapes=same_shapes,
     )  # fmt: skip
 
 
-def equal(left: StepTensors, right: StepTensors) -> bool:
+def equal(left: DeviceBatch, right: DeviceBatch) -> bool:
     return all(torch.equal(a, b) for a, b in zip(left.tensors(), right.tensors(), strict=True))
 
 
-def pair_words(batch: StepTensors) -> tuple[torch.Tensor, torch.Tensor]:
+def pair_words(batch: DeviceBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and mask of every pair of an unpacked batch."""
     assert isinstance(batch.words, PaddedWords)
     return batch.words.ids[batch.caption_of], batch.words.mask[batch.caption_of]
@@ -58,7 +58,7 @@ def pair_words(batch: StepTensors) -> tuple[torch.Tensor, torch.Tensor]:
 def test_equal_captions_of_a_batch_are_read_once(retriever: Retriever) -> None:
     captions = DATA.train.captions
     same = DATA.train.with_column("caption", [captions[row // 2 * 2] for row in range(len(captions))])
-    for batch in feeder(retriever, replace(DATA, train=same)).batches(0, 0):
+    for batch in loader(retriever, replace(DATA, train=same)).batches(0, 0):
         assert isinstance(batch.words, PaddedWords)
         used = batch.caption_of.unique()
         assert len(used) == len(batch.caption_keys.unique()) < len(batch.rows)
@@ -66,26 +66,26 @@ def test_equal_captions_of_a_batch_are_read_once(retriever: Retriever) -> None:
 
 
 def test_draws_are_the_same_after_a_resume(retriever: Retriever) -> None:
-    straight = list(feeder(retriever).batches(1, 0))
+    straight = list(loader(retriever).batches(1, 0))
     assert len(straight) == 8
-    resumed = list(feeder(retriever).batches(1, 5))
+    resumed = list(loader(retriever).batches(1, 5))
     assert len(resumed) == 3
     assert all(equal(left, right) for left, right in zip(straight[5:], resumed, strict=True))
 
 
 def test_epochs_and_seeds_differ(retriever: Retriever) -> None:
-    first, next_epoch = (next(feeder(retriever).batches(epoch, 0)) for epoch in (0, 1))
-    other_seed = next(feeder(retriever, seed=1).batches(0, 0))
+    first, next_epoch = (next(loader(retriever).batches(epoch, 0)) for epoch in (0, 1))
+    other_seed = next(loader(retriever, seed=1).batches(0, 0))
     assert not torch.equal(first.rows, next_epoch.rows)
     assert not torch.equal(first.rows, other_seed.rows)
 
 
 def test_pixels_and_words_belong_to_the_rows(retriever: Retriever) -> None:
-    batch = next(feeder(retriever, augmentation=Augmentation(False, False, 1.0)).batches(0, 0))
+    batch = next(loader(retriever, augmentation=Augmentation(False, False, 1.0)).batches(0, 0))
     rows = batch.rows.numpy()
     assert torch.equal(batch.image_keys[batch.image_of], torch.from_numpy(DATA.train.image_codes[rows]))
-    assert len(batch.image_keys) == len(set(batch.image_keys.tolist())) == 15  # two captions share a picture
-    own = next(DATA.train_pictures.batches([batch.image_keys.numpy()]))
+    assert len(batch.image_keys) == len(set(batch.image_keys.tolist())) == 15  # two captions share a image
+    own = next(DATA.train_images.batches([batch.image_keys.numpy()]))
     assert torch.equal(batch.pixels, own.float())
     ids, mask = retriever.tokenize([DATA.train.captions[row] for row in rows])
     own_ids, own_mask = pair_words(batch)
@@ -96,8 +96,8 @@ def test_pixels_and_words_belong_to_the_rows(retriever: Retriever) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_shares_of_all_ranks_are_the_whole(retriever: Retriever, size: int) -> None:
-    whole = list(feeder(retriever).batches(0, 2))
-    ranks = [list(feeder(retriever, world=World(rank, size)).batches(0, 2)) for rank in range(size)]
+    whole = list(loader(retriever).batches(0, 2))
+    ranks = [list(loader(retriever, world=World(rank, size)).batches(0, 2)) for rank in range(size)]
     for number, batch in enumerate(whole):
         shares = [own[number] for own in ranks]
         assert torch.equal(torch.cat([share.pixels for share in shares]), batch.pixels)
@@ -109,7 +109,7 @@ def test_the_shares_of_all_ranks_are_the_whole(retriever: Retriever, size: int) 
                 assert torch.equal(getattr(share, name), getattr(batch, name)), name
 
 
-def test_a_picture_whose_caption_names_a_direction_is_neither_turned_nor_flipped(
+def test_a_image_whose_caption_names_a_direction_is_neither_turned_nor_flipped(
     retriever: Retriever,
 ) -> None:
     captions = DATA.train.captions
@@ -118,8 +118,8 @@ def test_a_picture_whose_caption_names_a_direction_is_neither_turned_nor_flipped
     data = replace(DATA, train=DATA.train.with_column("caption", told))
     turning = Augmentation(flip=True, rotate=True, crop_min=1.0)
     kept, free, changed = 0, 0, 0
-    for batch in feeder(retriever, data, turning).batches(0, 0):
-        originals = next(data.train_pictures.batches([batch.image_keys.numpy()])).float()
+    for batch in loader(retriever, data, turning).batches(0, 0):
+        originals = next(data.train_images.batches([batch.image_keys.numpy()])).float()
         for key, before, after in zip(batch.image_keys.tolist(), originals, batch.pixels, strict=True):
             if any(np.array(marked)[data.train.image_codes == key]):
                 assert torch.equal(before, after)
@@ -145,36 +145,36 @@ def test_an_error_names_the_pairs_of_a_batch() -> None:
 
 
 def test_with_same_shapes_every_batch_can_be_replayed(retriever: Retriever) -> None:
-    """Rows that come to 30 pairs with different numbers of pictures, as when some captions are left out."""
+    """Rows that come to 30 pairs with different numbers of images, as when some captions are left out."""
     kept = np.random.default_rng(0).random(len(DATA.train)) < 0.6
     some = DATA.train.filter(kept)
-    data = replace(DATA, train=some, train_pictures=SomePictures(DATA.train_pictures, np.unique(
+    data = replace(DATA, train=some, train_images=ImageSubset(DATA.train_images, np.unique(
         DATA.train.image_codes[kept], return_index=False)))  # fmt: skip
-    plain, filled = (list(feeder(retriever, data, same_shapes=same).batches(2, 0)) for same in (False, True))
+    plain, filled = (list(loader(retriever, data, same_shapes=same).batches(2, 0)) for same in (False, True))
     assert len({tuple(t.shape for t in batch.tensors()) for batch in plain}) > 1
     assert len({tuple(t.shape for t in batch.tensors()) for batch in filled}) == 1
     for own, more in zip(plain, filled, strict=True):
         count = len(own.image_keys)
         assert torch.equal(own.rows, more.rows) and torch.equal(own.image_of, more.image_of)
         assert torch.equal(own.image_keys, more.image_keys[:count])
-        assert len(more.image_keys.unique()) == len(more.image_keys)  # no picture twice
+        assert len(more.image_keys.unique()) == len(more.image_keys)  # no image twice
         assert int(more.image_of.max()) < count  # negatives only
         assert torch.equal(pair_words(own)[1].sum(1), pair_words(more)[1].sum(1))
 
 
 def test_pairs_that_come_more_often_make_few_new_shapes(retriever: Retriever) -> None:
-    """Verdicts change from epoch to epoch; the pictures of a batch are rounded up so that most stay alike."""
-    feeding, draw = feeder(retriever, same_shapes=True), np.random.default_rng(0)
+    """Verdicts change from epoch to epoch; the images of a batch are rounded up so that most stay alike."""
+    feeding, draw = loader(retriever, same_shapes=True), np.random.default_rng(0)
     pairs, kinds = len(DATA.train), set()
     for epoch in range(2, 8):
         kept = draw.permutation(pairs)[: pairs // 3 - epoch]
-        visits = np.zeros(pairs, dtype=np.int64)
-        visits[kept] = 3
-        visits[np.setdiff1d(np.arange(pairs), kept)[: pairs - 3 * len(kept)]] = 1
-        feeding.sampler.visit(visits)
+        repeats = np.zeros(pairs, dtype=np.int64)
+        repeats[kept] = 3
+        repeats[np.setdiff1d(np.arange(pairs), kept)[: pairs - 3 * len(kept)]] = 1
+        feeding.sampler.visit(repeats)
         batches = list(feeding.batches(epoch, 0))
         fed = np.bincount(np.concatenate([batch.rows.numpy() for batch in batches]), minlength=pairs)
-        assert (fed <= visits).all() and fed.sum() == len(batches) * 30
+        assert (fed <= repeats).all() and fed.sum() == len(batches) * 30
         assert len({batch.kind for batch in batches}) == 1
         kinds.add(batches[0].kind)
     assert len(kinds) <= 2
@@ -192,7 +192,7 @@ def test_every_batch_keeps_to_the_promised_number_of_long_captions(retriever: Re
     told[1::2] = told[::2]  # twice each
     data = replace(DATA, train=DATA.train.with_column("caption", told))
     kinds = set()
-    for batches in (feeder(retriever, data, same_shapes=True).batches(epoch, 0) for epoch in range(4)):
+    for batches in (loader(retriever, data, same_shapes=True).batches(epoch, 0) for epoch in range(4)):
         for batch in batches:
             kinds.add(batch.kind)
             encoded = batch.words.encode(retriever).chosen(batch.caption_of)
@@ -205,12 +205,12 @@ def test_every_batch_keeps_to_the_promised_number_of_long_captions(retriever: Re
 
 
 def test_long_captions_are_not_counted_where_ranks_share_a_batch(retriever: Retriever) -> None:
-    batch = next(feeder(retriever, world=World(0, 2), same_shapes=True).batches(0, 0))
+    batch = next(loader(retriever, world=World(0, 2), same_shapes=True).batches(0, 0))
     assert batch.longer_than is None
 
 
 def test_a_step_is_replayed_only_by_steps_that_promise_the_same_lengths(retriever: Retriever) -> None:
-    batch = next(feeder(retriever, same_shapes=True).batches(0, 0))
+    batch = next(loader(retriever, same_shapes=True).batches(0, 0))
     assert batch.longer_than is not None
     assert batch.cloned().kind == batch.kind
     (limit, count), *others = batch.longer_than
@@ -219,6 +219,6 @@ def test_a_step_is_replayed_only_by_steps_that_promise_the_same_lengths(retrieve
     assert all(isinstance(tensor, torch.Tensor) for tensor in other.tensors())
 
 
-def test_batches_of_a_small_set_stay_as_they_are_where_no_other_picture_is_left() -> None:
+def test_batches_of_a_small_set_stay_as_they_are_where_no_other_image_is_left() -> None:
     layouts = [batch_layout(np.arange(4), np.array([0, 1, 2, 2]), np.arange(4))]
-    assert with_more_pictures(layouts, least=9)[0].images.tolist() == [0, 1, 2]
+    assert with_more_images(layouts, least=9)[0].images.tolist() == [0, 1, 2]

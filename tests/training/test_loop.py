@@ -16,7 +16,7 @@ import pytest
 import torch
 from helpers.small_runs import coloured_squares, press_ctrl_c, same, small_config, training_data
 
-from pmpguard.data.images.sources import ResidentPictures
+from pmpguard.data.images.sources import ImagesInMemory
 from pmpguard.errors import CheckpointError, ConfigError, DataError, TrainingError
 from pmpguard.methods.infonce import InfoNce
 from pmpguard.methods.method import EncodedBatch
@@ -54,13 +54,15 @@ def test_ctrl_c_after_the_last_step_is_not_lost(monkeypatch: pytest.MonkeyPatch,
 
 CONFIGS = {
     "infonce": small_config(ema=0.9),
-    "pmpguard": small_config(method="pmpguard", settings={"catch_from": 1}, epochs=3),
+    "pmpguard": small_config(method="pmpguard", settings={"detect_from_epoch": 1}, epochs=3),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("stop_after", [2, 6, 7])  # inside an epoch, at its end, just after the next catching
+@pytest.mark.parametrize(
+    "stop_after", [2, 6, 7]
+)  # inside an epoch, at its end, just after the next detection
 def test_a_resumed_run_equals_a_straight_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, stop_after: int
 ) -> None:
@@ -164,7 +166,7 @@ def test_a_batch_larger_than_the_dataset_is_refused(tmp_path: Path) -> None:
 def test_one_image_is_refused(tmp_path: Path) -> None:
     data = training_data(TABLE, IMAGES)
     one = replace(
-        data, train=data.train.slice(0, 2), train_pictures=ResidentPictures(IMAGES[:1], torch.device("cpu"))
+        data, train=data.train.slice(0, 2), train_images=ImagesInMemory(IMAGES[:1], torch.device("cpu"))
     )
     with pytest.raises(DataError, match="one image"):
         train(small_config(batch_size=2), one, tmp_path)
@@ -183,7 +185,7 @@ def test_an_unknown_method_lists_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_gradient_accumulation_averages_batches(tmp_path: Path) -> None:
-    optimiser = replace(small_config().optimiser, accumulate=2)
+    optimiser = replace(small_config().optimiser, grad_accumulation=2)
     result = train(small_config(optimiser=optimiser), training_data(TABLE, IMAGES), tmp_path)
     assert result.steps == 2 * 3
 

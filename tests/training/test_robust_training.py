@@ -1,4 +1,4 @@
-"""The demo's promise in small: with two captions in five wrong, PMPGuard ranks better and catches them.
+"""The demo's promise in small: with two captions in five wrong, PMPGuard ranks better and detects them.
 
 `benchmarks/demo_seeds.py` shows the same at full size, for five seeds and at 80 %.
 """
@@ -24,7 +24,7 @@ def test_pmpguard_beats_infonce_and_catches_wrong_captions_on_every_seed(tmp_pat
             base = demo_config(scenes=300, rate=0.4, seed=seed, epochs=6, encoders="light")
             settings = SETTINGS.get(method, {})
             if method == "pmpguard":
-                settings = {**settings, "release_at": 4}
+                settings = {**settings, "calibration_epochs": 4}
             train = replace(
                 base.train, method=method, settings=settings, checkpoint_every=-1, evaluate_every=2
             )
@@ -38,4 +38,4 @@ def test_pmpguard_beats_infonce_and_catches_wrong_captions_on_every_seed(tmp_pat
         assert guarded.test.recall.mr > results["infonce"].test.recall.mr + 1
         assert guarded.detection is not None and guarded.detection.auroc is not None
         assert guarded.detection.auroc > 0.9
-        assert guarded.row.metrics["catch_estimated_rate"] == pytest.approx(0.4, abs=0.15)
+        assert guarded.row.metrics["detection_estimated_rate"] == pytest.approx(0.4, abs=0.15)

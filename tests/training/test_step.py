@@ -18,7 +18,7 @@ from pmpguard.training.batch_sampler import PairSampler
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World
 from pmpguard.training.ema import AveragedWeights
-from pmpguard.training.loader import Feeder, StepTensors, TokenTable
+from pmpguard.training.loader import BatchLoader, DeviceBatch, TokenTable
 from pmpguard.training.loop import build_method, build_optimiser
 from pmpguard.training.step import StepRunner
 
@@ -26,15 +26,15 @@ CPU = torch.device("cpu")
 DATA = training_data(*coloured_squares(copies=3))
 
 
-def build(config: TrainConfig) -> tuple[StepRunner, list[StepTensors]]:
+def build(config: TrainConfig) -> tuple[StepRunner, list[DeviceBatch]]:
     """A runner with fresh weights, and the batches of the first epoch."""
     method = build_method(config, len(DATA.train), DATA.train.captions)
     optimiser = build_optimiser(method, config, CPU)
     sampler = PairSampler(DATA.train.image_codes, DATA.train.caption_codes, config.batch_size, 0)
     tokens = TokenTable.of(DATA.train, method.retriever, CPU)
-    feeder = Feeder(DATA.train, DATA.train_pictures, tokens, sampler, config.augmentation, 0, CPU, World())
+    loader = BatchLoader(DATA.train, DATA.train_images, tokens, sampler, config.augmentation, 0, CPU, World())
     runner = StepRunner(method, optimiser, AveragedWeights(method, config.ema), config, CPU, World())
-    return runner, list(feeder.batches(0, 0))
+    return runner, list(loader.batches(0, 0))
 
 
 def gradients(runner: StepRunner) -> dict[str, Tensor]:
@@ -59,7 +59,7 @@ def test_accumulated_batches_give_the_mean_of_their_gradients() -> None:
 
 
 def test_gradients_are_clipped_and_the_factor_scales_every_rate() -> None:
-    config = small_config(optimiser=replace(small_config().optimiser, clip=1e-3, new_lr=0.5))
+    config = small_config(optimiser=replace(small_config().optimiser, max_grad_norm=1e-3, head_lr=0.5))
     runner, batches = build(config)
     runner.step(batches[:1], 0, 0, 0.25)
     total = torch.stack([gradient.norm() for gradient in gradients(runner).values()]).norm()
@@ -76,7 +76,7 @@ def test_biases_norms_and_the_temperature_do_not_decay() -> None:
 
 
 def test_pretrained_encoders_and_new_layers_have_their_own_rates() -> None:
-    config = small_config(optimiser=replace(small_config().optimiser, encoder_lr=1e-4, new_lr=5e-4))
+    config = small_config(optimiser=replace(small_config().optimiser, encoder_lr=1e-4, head_lr=5e-4))
     method = build_method(config, len(DATA.train), DATA.train.captions)
     pretrained = ImageEncoder(ImageArchitecture("mobilenet-v2", {}, 32), method.retriever.config.dim)
     method.retriever.image_encoder = pretrained
@@ -104,7 +104,7 @@ def test_the_report_is_the_mean_over_steps_and_starts_again() -> None:
     assert logged["loss"] == pytest.approx(sum(seen) / 3) and logged["infonce"] == pytest.approx(
         logged["loss"]
     )
-    assert logged["lr"] == small_config().optimiser.new_lr
+    assert logged["lr"] == small_config().optimiser.head_lr
     runner.step(batches[3:4], 0, 3, 1.0)
     assert runner.drain()["loss"] == pytest.approx(seen[3])
 
@@ -133,16 +133,16 @@ def test_the_first_bad_step_is_remembered_and_named_later() -> None:
 
 def test_a_step_is_captured_once_for_each_kind_of_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bounds on lengths are fixed in a captured step, so they are part of its kind."""
-    captured: list[StepTensors] = []
+    captured: list[DeviceBatch] = []
 
     class Recorded:
         def __init__(
-            self, update: Callable[[StepTensors], dict[str, Tensor]], example: StepTensors, pool: object
+            self, update: Callable[[DeviceBatch], dict[str, Tensor]], example: DeviceBatch, pool: object
         ) -> None:
             captured.append(example)
             self.update = update
 
-        def replay(self, batch: StepTensors) -> dict[str, Tensor]:
+        def replay(self, batch: DeviceBatch) -> dict[str, Tensor]:
             return self.update(batch)
 
     monkeypatch.setattr("pmpguard.training.step.CapturedStep", Recorded)

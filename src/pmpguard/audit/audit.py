@@ -1,4 +1,4 @@
-"""The audit of a dataset: look at the pictures, judge every pair, write what was found.
+"""The audit of a dataset: look at the images, judge every pair, write what was found.
 
 The report folder holds `issues.parquet`, `summary.json`, the page `index.html`, the pairs as they were
 audited (`pairs.parquet`, which cleaning starts from) and, where judges were trained, their runs in `folds/`.
@@ -28,9 +28,9 @@ from pmpguard.audit.rows import AuditRow, AuditSummary
 from pmpguard.audit.sprites import LoadThumbnail
 from pmpguard.data.formats.embeddings import ClipEmbeddings, match_pairs, read_clip_embeddings
 from pmpguard.data.images.decode import ImageError, load_pair_image
-from pmpguard.data.images.sources import open_pictures
+from pmpguard.data.images.sources import open_images
 from pmpguard.data.pairs import PairTable, image_label_codes
-from pmpguard.data.quality.duplicates import copy_sets, look_at_pictures
+from pmpguard.data.quality.duplicates import duplicate_sets, look_at_images
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import writer_lock
 from pmpguard.models.retriever import Retriever
@@ -48,7 +48,7 @@ class AuditConfig:
     Args:
         splits: which splits to audit; all by default.
         proposals: better captions named for each pair judged wrong.
-        heat_maps: so many of the most suspicious pairs keep where each word is found in the picture.
+        heat_maps: so many of the most suspicious pairs keep where each word is found in the image.
         bootstrap: resamples for the interval of the mismatch rate.
         crossfit: how judges are trained where no model is given.
         quick: train no judges; pretrained encoders tell what they know.
@@ -68,16 +68,16 @@ class AuditConfig:
 
 
 @dataclass(frozen=True)
-class Looked:
-    """The pictures of a table at a glance."""
+class ScannedImages:
+    """The images of a table at a glance."""
 
     unreadable: tuple[str, ...]  # images
-    copies: tuple[tuple[str, ...], ...]  # sets of images that show the same
+    duplicates: tuple[tuple[str, ...], ...]  # sets of images that show the same
 
     @property
     def further(self) -> int:
-        """Pictures that are copies of another one."""
-        return sum(len(members) - 1 for members in self.copies)
+        """Images that are copies of another one."""
+        return sum(len(members) - 1 for members in self.duplicates)
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def audit_dataset(
         raise ConfigError("quick: neither a model nor embeddings train judges", fix="leave --quick out")
     check_report_folder(out)
     chosen = choose_splits(table, config.splits)
-    # before the pictures, which take long: a wrong path is told at once
+    # before the images, which take long: a wrong path is told at once
     retriever = None if model is None else Retriever.load(model)
     stored = None if embeddings is None else read_clip_embeddings(embeddings)
     with writer_lock(out):
@@ -130,17 +130,17 @@ def audit_dataset(
             parts = [judged_by_embeddings(judged, stored, matched[usable], config)]
             name = f"embeddings in {embeddings}"
             if thumbnail_loader(judged)(judged.column("image")[0]) is None:
-                warnings.append(f"no pictures in the report: none found below {judged.root} (--images)")
+                warnings.append(f"no images in the report: none found below {judged.root} (--images)")
         elif retriever is not None:
             tell(f"judging {len(judged):,} pairs of {len(judged.first_rows):,} images")
             parts, name = judged_by_given(judged, retriever, config, warnings), f"model in {model}"
         else:
-            copies = image_sets(judged, () if looked is None else looked.copies)
+            duplicates = image_sets(judged, () if looked is None else looked.duplicates)
             if config.quick:
                 tell(f"looking at {len(judged):,} pairs with pretrained encoders")
-                parts, name = judged_by_encoders(judged, config, copies, warnings)
+                parts, name = judged_by_encoders(judged, config, duplicates, warnings)
             else:
-                parts, name = judged_by_folds(judged, out, config, copies, warnings, tell)
+                parts, name = judged_by_folds(judged, out, config, duplicates, warnings, tell)
         tell(f"weighing the evidence on {len(judged):,} pairs")
         rows, audit = judge_parts(
             judged, parts, proposals=config.proposals, heat_maps=config.heat_maps,
@@ -179,21 +179,21 @@ def choose_splits(table: PairTable, splits: Sequence[str] | None) -> PairTable:
     return table.filter(np.isin(np.array(table.column("split"), dtype=object), list(splits)))
 
 
-def look(table: PairTable, tell: Callable[[str], None] = log.info) -> Looked:
-    """Read every picture once: which cannot be read, which show the same."""
+def look(table: PairTable, tell: Callable[[str], None] = log.info) -> ScannedImages:
+    """Read every image once: which cannot be read, which show the same."""
     tell(f"looking at {len(table.first_rows):,} images")
-    pictures, problems = look_at_pictures(table, table.name, workers=2)
+    pixels, problems = look_at_images(table, table.name, workers=2)
     id_of = dict(zip(table.column("image"), table.column("image_id"), strict=True))
-    copies = []
-    for members in copy_sets(pictures):
-        images = tuple(dict.fromkeys(id_of[pictures.images[member]] for member in members))
+    duplicates = []
+    for members in duplicate_sets(pixels):
+        images = tuple(dict.fromkeys(id_of[pixels.images[member]] for member in members))
         if len(images) > 1:
-            copies.append(images)
-    return Looked(tuple(dict.fromkeys(problem.image for problem in problems)), tuple(copies))
+            duplicates.append(images)
+    return ScannedImages(tuple(dict.fromkeys(problem.image for problem in problems)), tuple(duplicates))
 
 
 def usable_rows(table: PairTable, unreadable: Sequence[str]) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
-    """(N,) bool: pairs with a picture and words; and how many are left out, by reason."""
+    """(N,) bool: pairs with a image and words; and how many are left out, by reason."""
     has_words = np.array([any(map(str.isalnum, caption)) for caption in table.captions], dtype=bool)
     missing = set(unreadable)
     readable = np.array([image not in missing for image in table.column("image")], dtype=bool)
@@ -205,7 +205,7 @@ def usable_rows(table: PairTable, unreadable: Sequence[str]) -> tuple[npt.NDArra
 
 
 def require_contrast(judged: PairTable, given: PairTable) -> None:
-    """A pair can be judged only against wrong pairs: there must be two images with different captions."""
+    """A pair is judged against mismatched pairs: two images with different captions are needed."""
     images, captions = len(judged.first_rows) if len(judged) else 0, len(set(judged.captions))
     if images > 1 and captions > 1:
         return
@@ -215,7 +215,7 @@ def require_contrast(judged: PairTable, given: PairTable) -> None:
         f"caption{'s' if captions != 1 else ''}: nothing can be judged",
         fix="an audit compares captions among images: give at least two images with different captions"
         if len(judged)
-        else "check where the pictures are (--images) and that captions have words; see pmpguard data check",
+        else "check where the images are (--images) and that captions have words; see pmpguard data check",
     )
 
 
@@ -225,10 +225,10 @@ def duplicate_pairs(table: PairTable) -> int:
     return len(table) - len(np.unique(keys, axis=0))
 
 
-def image_sets(table: PairTable, copies: Sequence[Sequence[str]]) -> list[list[int]]:
+def image_sets(table: PairTable, duplicates: Sequence[Sequence[str]]) -> list[list[int]]:
     """Sets of image codes that show the same, from sets of image ids, of which the table may lack some."""
     code_of = dict(zip(table.column("image_id"), table.image_codes.tolist(), strict=True))
-    sets = [[code_of[image] for image in members if image in code_of] for members in copies]
+    sets = [[code_of[image] for image in members if image in code_of] for members in duplicates]
     return [members for members in sets if len(members) > 1]
 
 
@@ -236,16 +236,16 @@ def judged_by_folds(
     table: PairTable,
     out: Path,
     config: AuditConfig,
-    copies: Sequence[Sequence[int]],
+    duplicates: Sequence[Sequence[int]],
     warnings: list[str],
     tell: Callable[[str], None] = log.info,
 ) -> tuple[list[JudgedPart], str]:
     """Train a judge for every fold and let it judge."""
     parts: list[JudgedPart] = []
-    for judge in fold_judges(table, out / "folds", config.crossfit, copies, tell=tell):
+    for judge in fold_judges(table, out / "folds", config.crossfit, duplicates, tell=tell):
         if not parts:
             warnings += language_warnings(judge.retriever, table)
-        seen = judge.rows, judge.pictures, judge.looked
+        seen = judge.rows, judge.images, judge.looked
         parts.append(judged_by_model(judge.retriever, table, *seen, seed=config.crossfit.seed))
     model = judge.retriever.config
     warnings += few_images_warnings(len(table.first_rows), model.vision == "tiny")
@@ -253,10 +253,10 @@ def judged_by_folds(
 
 
 def judged_by_encoders(
-    table: PairTable, config: AuditConfig, copies: Sequence[Sequence[int]], warnings: list[str]
+    table: PairTable, config: AuditConfig, duplicates: Sequence[Sequence[int]], warnings: list[str]
 ) -> tuple[list[JudgedPart], str]:
     """Judge by what pretrained encoders know, without training."""
-    part, retriever = judged_quickly(table, config.crossfit, copies)
+    part, retriever = judged_quickly(table, config.crossfit, duplicates)
     warnings += language_warnings(retriever, table)
     model = retriever.config
     return [part], f"what pretrained encoders know, {model.vision} + {model.text}, without training"
@@ -268,9 +268,9 @@ def judged_by_given(
     device = pick_device(config.crossfit.device)
     retriever = retriever.to(device).eval()
     warnings += language_warnings(retriever, table)
-    pictures = open_pictures(table, retriever.config.image_size, device)
+    images = open_images(table, retriever.config.image_size, device)
     rows = np.arange(len(table))
-    return [judged_by_model(retriever, table, rows, pictures, seed=config.crossfit.seed)]
+    return [judged_by_model(retriever, table, rows, images, seed=config.crossfit.seed)]
 
 
 def judged_by_embeddings(
@@ -308,19 +308,21 @@ def language_warnings(retriever: Retriever, table: PairTable) -> list[str]:
     unknown = unknown_words(retriever, texts)
     letters = [letter for text in texts[:2000] for letter in text if letter.isalpha()]
     foreign = sum(not letter.isascii() for letter in letters) / max(len(letters), 1)
-    said = []
+    neighbour_text = []
     if unknown > MANY_UNKNOWN:
-        said.append(f"{unknown:.0%} of the words are unknown to the judge's text encoder: trust it less")
+        neighbour_text.append(
+            f"{unknown:.0%} of the words are unknown to the judge's text encoder: trust it less"
+        )
     if foreign > 0.5 and retriever.config.text != "tiny":
-        said.append(
+        neighbour_text.append(
             f"most letters of the captions are not Latin, and {retriever.config.text} may not read them: "
             "use a multilingual model (--model), or --crossfit.encoders tiny, which learns the words anew"
         )
-    return said
+    return neighbour_text
 
 
 def thumbnail_loader(table: PairTable) -> LoadThumbnail:
-    """Pictures by the name in the `image` column, None where one cannot be read."""
+    """Images by the name in the `image` column, None where one cannot be read."""
     row_of = {name: row for row, name in reversed(list(enumerate(table.column("image"))))}
 
     def load(name: str) -> Image.Image | None:

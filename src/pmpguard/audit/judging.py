@@ -13,26 +13,26 @@ from torch import Tensor
 from pmpguard.audit.embeddings import embedding_evidence
 from pmpguard.audit.proposals import propose_for_rows
 from pmpguard.audit.rows import AuditRow, Proposal, WordVerdict
-from pmpguard.audit.word_evidence import PictureWords, WordList, WordSpan, spelling_vectors, word_spans
+from pmpguard.audit.word_evidence import ImageWords, WordList, WordSpan, spelling_vectors, word_spans
 from pmpguard.audit.word_verdicts import JudgedWords, judge_words
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.detection.evidence.similarity import ScoreStatistics
-from pmpguard.detection.training_free import FirstLook
+from pmpguard.detection.training_free import TrainingFreeEvidence
 from pmpguard.detection.verdicts import EmbeddingAudit, Measure, PairEvidence, judge_evidence
-from pmpguard.evaluation.evaluate import PictureSource
+from pmpguard.evaluation.evaluate import ImageSource
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.kept_tokens import images_of
 
 Rows = npt.NDArray[np.int64]
 WORDS = "words"
-REFERENCES = 32  # captions and pictures that standardise
+REFERENCES = 32  # captions and images that standardise
 BATCH = 128
 
 
 @dataclass(frozen=True)
 class JudgedPart:
-    """Some pairs as one model sees them; `words` and `pictures` are None where the model has no words."""
+    """Some pairs as one model sees them; `words` and `images` are None where the model has no words."""
 
     rows: Rows  # (N,) of the judged table
     captions: Tensor  # (C, d) unit, each distinct caption
@@ -44,7 +44,7 @@ class JudgedPart:
     evidence: PairEvidence
     spans: list[tuple[WordSpan, ...]] | None = None  # of each distinct caption
     words: WordList | None = None  # of all pairs
-    pictures: PictureWords | None = None
+    image_words: ImageWords | None = None
     grid: tuple[int, int] = (0, 0)
 
 
@@ -53,14 +53,14 @@ def judged_by_model(
     retriever: Retriever,
     table: PairTable,
     rows: Rows,
-    pictures: PictureSource,
-    looked: FirstLook | None = None,
+    pixels: ImageSource,
+    looked: TrainingFreeEvidence | None = None,
     *,
     seed: int = 0,
 ) -> JudgedPart:
     """Encode the pairs `rows` of `table` and measure the evidence.
 
-    `pictures` are those of the rows, as pixels or as tokens kept of a frozen backbone. `looked` is a first
+    `images` are those of the rows, as pixels or as tokens kept of a frozen backbone. `looked` is a first
     look at the whole table; without it, one is taken at the rows, as the model sees them.
     """
     device = retriever.device
@@ -69,12 +69,16 @@ def judged_by_model(
     captions = retriever.encode_texts(texts, batch_size=BATCH)
     codes = np.arange(len(part.first_rows))
     cuts = [codes[start : start + BATCH] for start in range(0, len(codes), BATCH)]
-    encoded = [images_of(retriever, some) for some in pictures.batches(cuts)]
+    encoded = [images_of(retriever, some) for some in pixels.batches(cuts)]
     images = Encoded.cat(encoded).to(dtype=torch.float32)
     caption_of, image_of = (torch.from_numpy(x).to(device) for x in (part.caption_codes, part.image_codes))
     labels = image_label_codes(part)
     numbers = numbers_in(table, part, rows)
-    more = {WORDS: word_region_measure(captions, images, seed)} if "S" in retriever.config.ranking else {}
+    more = (
+        {WORDS: word_region_measure(captions, images, seed)}
+        if "awareness" in retriever.config.ranking
+        else {}
+    )
     of_part = None if looked is None else looked.of_part(*(torch.from_numpy(x).to(device) for x in numbers))
     evidence = embedding_evidence(
         images.pooled, captions.pooled, image_of, caption_of,
@@ -82,12 +86,12 @@ def judged_by_model(
     )  # fmt: skip
     if looked is None and (numbers[0] != np.arange(len(texts))).any():  # others number captions differently
         evidence = replace(evidence, alike=None)
-    spans = [word_spans(retriever.tokenizer, text, retriever.config.max_words) for text in texts]
+    spans = [word_spans(retriever.tokenizer, text, retriever.config.max_tokens) for text in texts]
     words = WordList.of(part.captions, [spans[code] for code in part.caption_codes])
     vectors = spelling_vectors(retriever, words.spellings)
     return JudgedPart(
         rows, captions.pooled, images.pooled, caption_of, image_of, texts, numbers[0], evidence, spans, words,
-        PictureWords.of(vectors, images.fragments.half(), seed),
+        ImageWords.of(vectors, images.fragments.half(), seed),
         (retriever.image_encoder.grid, retriever.image_encoder.grid),
     )  # fmt: skip
 
@@ -102,10 +106,10 @@ def numbers_in(table: PairTable, part: PairTable, rows: Rows) -> tuple[Rows, Row
 def word_region_measure(
     captions: Encoded, images: Encoded, seed: int = 0, references: int = REFERENCES
 ) -> Measure:
-    """How well a caption's words are found among a picture's regions: the mean of their largest cosines.
+    """How well a caption's words are found among a image's regions: the mean of their largest cosines.
 
     That is what decides both branches of awareness attention, at a fraction of the cost of S. Standardised by
-    what the caption gets on some reference pictures and the picture from some reference captions.
+    what the caption gets on some reference images and the image from some reference captions.
     """
     generator = np.random.default_rng([seed, 6])
     some_captions, some_images = (
@@ -133,7 +137,7 @@ def word_region_measure(
 
 
 def mean_largest_cosines(captions: Encoded, images: Encoded) -> Tensor:
-    """(T, I): for every caption and picture the mean over words of the largest cosine with a region."""
+    """(T, I): for every caption and image the mean over words of the largest cosine with a region."""
     words, count = captions.mask.shape[1], len(images)
     flat = captions.fragments.flatten(0, 1) @ images.fragments.flatten(0, 1).T  # (T * m, I * n)
     best = flat.view(len(captions), words, count, -1).amax(-1)  # (T, m, I)
@@ -168,7 +172,7 @@ def judge_parts(
 ) -> tuple[list[AuditRow], EmbeddingAudit]:
     """The verdicts on every row of the parts, in order of suspicion.
 
-    Words are told for pairs judged wrong and for pairs with a wrong word, with their places in the picture
+    Words are told for pairs judged wrong and for pairs with a wrong word, with their places in the image
     for the `heat_maps` most suspicious ones.
     """
     audit = judge_together(parts, bootstrap=bootstrap, seed=seed)
@@ -251,7 +255,7 @@ def _proposals(
 
 
 def unknown_words(retriever: Retriever, texts: Sequence[str], sample: int = 2000) -> float:
-    """The share of word pieces that the model's tokenizer does not know, in at most `sample` captions."""
+    """The share of tokens that the model's tokenizer does not know, in at most `sample` captions."""
     rules = retriever.tokenizer.rules
     unknown = getattr(rules.model, "unk_token", None)
     number = rules.token_to_id(unknown) if unknown else None

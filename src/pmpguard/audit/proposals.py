@@ -1,4 +1,4 @@
-"""Better captions for pictures whose caption was judged wrong."""
+"""Better captions for images whose caption was judged wrong."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def propose_for_rows(
     labelled: Array,
     match_rate: float,
 ) -> ProposedCaptions:
-    """The `count` captions that would most probably match the pictures of `rows` (F,).
+    """The `count` captions that would most probably match the images of `rows` (F,).
 
     images (I, d) and captions (C, d) are unit vectors, image_of and caption_of (N,) the labelled pairs. A
     caption takes the row's place and is judged as if it were the label, siblings and all; captions the
-    picture carries already are not proposed. `labelled` (N,) are the probabilities of the labelled pairs and
+    image carries already are not proposed. `labelled` (N,) are the probabilities of the labelled pairs and
     `match_rate` the share of them that matches: see `picked_probability`.
     """
     if not len(rows):
@@ -77,8 +77,8 @@ def picked_probability(p_match: Array, labelled: Array, match_rate: float) -> Ar
     """Of pairs picked from the whole collection, given what they would have as labels.
 
     A label matches with probability `match_rate` before any evidence, a caption of the collection with a far
-    smaller one, a. Wrong pairs for comparison are drawn at random, so a share a of them matches too, and no
-    evidence is more than 1 / a times as frequent among matches as among them. Plain matches come close to
+    smaller one, a. Mismatched pairs for comparison are drawn at random, so a share a of them matches too, and
+    no evidence is more than 1 / a times as frequent among matches as among them. Plain matches come close to
     that: a is read off the labelled pairs (N,).
 
     >>> labels = np.array([0.99] * 8 + [0.02] * 2)

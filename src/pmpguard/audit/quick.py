@@ -11,11 +11,11 @@ from torch.nn.functional import normalize
 
 from pmpguard.audit.crossfit import CrossfitConfig, has_weights, look_at_table, training_settings
 from pmpguard.audit.judging import JudgedPart, distinct_captions
-from pmpguard.data.images.sources import Pictures, open_pictures
+from pmpguard.data.images.sources import Images, open_images
 from pmpguard.data.pairs import PairTable, image_label_codes
-from pmpguard.detection.evidence.regression import learned_map
+from pmpguard.detection.evidence.regression import fit_regression
 from pmpguard.detection.evidence.witnesses import centred
-from pmpguard.detection.verdicts import AGREEMENT, agreement_measure, measured_evidence
+from pmpguard.detection.verdicts import CAPTION_AGREEMENT, caption_agreement_measure, measured_evidence
 from pmpguard.errors import ConfigError
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.encode import Split
@@ -26,13 +26,13 @@ from pmpguard.training.loop import pick_device
 def judged_quickly(
     table: PairTable,
     config: CrossfitConfig,
-    copies: Sequence[Sequence[int]] = (),
-    pictures: Pictures | None = None,
+    duplicates: Sequence[Sequence[int]] = (),
+    images: Images | None = None,
 ) -> tuple[JudgedPart, Retriever]:
-    """All pairs of a table as the first look sees them, and the encoders that looked.
+    """All pairs of a table as the training-free detection sees them, and the encoders that looked.
 
-    `copies` are sets of image codes that show the same picture. No words are judged: encoders that were never
-    trained together cannot find one in a picture.
+    `duplicates` are sets of image codes that show the same image. No words are judged: encoders that were
+    never trained together cannot find one in a image.
     """
     if config.encoders == "tiny" or not has_weights():
         raise ConfigError(
@@ -42,20 +42,20 @@ def judged_quickly(
     settings = training_settings(table, config)
     device = pick_device(settings.device)
     retriever = Retriever.create(settings.model, table.captions).to(device).eval()
-    if pictures is None:
-        pictures = open_pictures(table, settings.model.image_size, device)
+    if images is None:
+        images = open_images(table, settings.model.image_size, device)
     # no tokens are kept but pooled ones: large sets would not fit
-    whole = Split(table, pictures, TokenTable.of(table, retriever, device))
-    looked = look_at_table(whole, retriever, settings, copies)
+    whole = Split(table, images, TokenTable.of(table, retriever, device))
+    looked = look_at_table(whole, retriever, settings, duplicates)
     caption_of, image_of = (torch.from_numpy(x).to(device) for x in (table.caption_codes, table.image_codes))
-    agree = agreement_measure(centred(looked.captions), caption_of, image_of)
-    measures = looked.measures if agree is None else {**looked.measures, AGREEMENT: agree}
+    agree = caption_agreement_measure(centred(looked.captions), caption_of, image_of)
+    measures = looked.measures if agree is None else {**looked.measures, CAPTION_AGREEMENT: agree}
     evidence = measured_evidence(measures, caption_of, image_of, image_label_codes(table), seed=config.seed)
-    learned = learned_map(looked.captions, looked.images, caption_of, image_of, looked.trust)
-    pictured = normalize(looked.captions @ learned, dim=1)  # (C, l)
-    rows, numbers = np.arange(len(table)), np.arange(len(pictured))
+    learned = fit_regression(looked.captions, looked.images, caption_of, image_of, looked.clean_probability)
+    imaged = normalize(looked.captions @ learned, dim=1)  # (C, l)
+    rows, numbers = np.arange(len(table)), np.arange(len(imaged))
     part = JudgedPart(
-        rows, pictured, looked.images, caption_of, image_of, distinct_captions(table), numbers,
+        rows, imaged, looked.images, caption_of, image_of, distinct_captions(table), numbers,
         replace(evidence, alike=looked.alike),
     )  # fmt: skip
     return part, retriever

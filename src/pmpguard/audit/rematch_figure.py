@@ -1,5 +1,5 @@
-"""The paper's Figure 3 for any audited pairs: picture, wrong caption with its wrong words in red, and the
-caption it was rematched with, its words that the picture bears out in green."""
+"""The paper's Figure 3 for any audited pairs: image, wrong caption with its wrong words in red, and the
+caption it was rematched with, its words that the image bears out in green."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def chosen_rows(rows: Sequence[AuditRow], pairs: Sequence[str]) -> list[AuditRow
 
 
 def coloured_words(caption: str, words: Sequence[WordVerdict], *, supported: bool) -> Coloured:
-    """The caption word by word; wrong words red, or those the picture bears out green.
+    """The caption word by word; wrong words red, or those the image bears out green.
 
     >>> coloured_words("a red roof", [WordVerdict(2, 5, 0.1, True)], supported=False)
     [('a', '#202020'), ('red', '#c62828'), ('roof', '#202020')]
@@ -87,7 +87,7 @@ def _draw_pair(figure: Any, row: AuditRow, image: Image.Image | None, place: int
     axes = figure.add_axes((0.01, bottom + 0.06 / count, 0.235, 0.88 / count))
     axes.set_axis_off()
     if image is None:
-        axes.text(0.5, 0.5, "no picture", ha="center", va="center", color=GREY)
+        axes.text(0.5, 0.5, "no image", ha="center", va="center", color=GREY)
     else:
         axes.imshow(image)
     panel = figure.add_axes((TEXT_LEFT, bottom, 0.98 - TEXT_LEFT, 1 / count))

@@ -22,8 +22,8 @@ from pmpguard.audit.rows import AuditRow, AuditSummary
 from pmpguard.audit.sprites import LoadThumbnail, SaveSheet, write_heat_maps, write_thumbnails
 from pmpguard.files import atomic_directory, write_atomic
 
-EMBEDDED_PICTURES = 1000  # up to so many are put into the page itself
-SCRIPTS = ("columns.js", "pictures.js", "decisions.js", "view.js", "list.js", "detail.js", "report.js")
+EMBEDDED_IMAGES = 1000  # up to so many are put into the page itself
+SCRIPTS = ("columns.js", "images.js", "decisions.js", "view.js", "list.js", "detail.js", "report.js")
 _SHEETS = "sprites"
 
 
@@ -35,18 +35,18 @@ def write_report(
     *,
     single_file: bool | None = None,
 ) -> Path:
-    """Write `out/index.html`, and `out/sprites/` beside it where the page does not hold the pictures itself.
+    """Write `out/index.html`, and `out/sprites/` beside it where the page does not hold the images itself.
 
-    `load_thumbnail` gives the picture named by `AuditRow.image`, of any size, or None where it cannot be
-    read; it is called once for each picture, most suspicious first. `single_file` puts everything into the
-    page or nothing; None does so up to 1,000 pictures. The page is written last.
+    `load_thumbnail` gives the image named by `AuditRow.image`, of any size, or None where it cannot be
+    read; it is called once for each image, most suspicious first. `single_file` puts everything into the
+    page or nothing; None does so up to 1,000 images. The page is written last.
     """
     check_rows(rows)
     ordered = sorted(rows, key=lambda row: row.rank)
     images = Codes()
     images.of(row.image for row in ordered)
     if single_file is None:
-        single_file = len(images.strings) <= EMBEDDED_PICTURES
+        single_file = len(images.strings) <= EMBEDDED_IMAGES
     out.mkdir(parents=True, exist_ok=True)
     embedded: dict[str, str] = {}
 
@@ -77,10 +77,10 @@ def fill_page(data: dict[str, Any]) -> str:
     style = (source / "report.css").read_text(encoding="utf-8")
     scripts = [(source / name).read_text(encoding="utf-8") for name in SCRIPTS]
     script = '"use strict";\n' + "\n".join(scripts)
-    pictures = "data:" if data["sheets"] is not None else "data: 'self' file:"
+    images = "data:" if data["sheets"] is not None else "data: 'self' file:"
     policy = (
         f"default-src 'none'; script-src {_hash_source(script)}; style-src {_hash_source(style)}; "
-        f"img-src {pictures}; base-uri 'none'; form-action 'none'"
+        f"img-src {images}; base-uri 'none'; form-action 'none'"
     )
     parts = {"policy": policy, "style": style, "script": script, "data": embedded_json(data)}
     template = (source / "report.html").read_text(encoding="utf-8")

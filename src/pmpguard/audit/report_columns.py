@@ -82,7 +82,7 @@ def report_columns(
     heat: HeatMaps,
     summary: AuditSummary,
 ) -> dict[str, Any]:
-    """Everything the page shows but the pictures themselves. Nothing in it is NaN: JSON knows none."""
+    """Everything the page shows but the images themselves. Nothing in it is NaN: JSON knows none."""
     captions, splits, labels = Codes(), Codes(), Codes()
     image_of, caption_of = images.of(row.image for row in rows), captions.of(row.caption for row in rows)
     split_of, label_of = splits.of(row.split for row in rows), labels.of(row.label for row in rows)

@@ -12,7 +12,7 @@ SURE_ENOUGH = 0.5  # p(match) of a proposal worth naming
 class WordVerdict:
     """One word of a caption: `start`/`stop` are its characters; `support` in [0, 1], low means unseen.
 
-    `regions` are the word's cosines with the picture's regions, row by row from the top left, of a grid
+    `regions` are the word's cosines with the image's regions, row by row from the top left, of a grid
     `AuditRow.grid`; empty where the model has no regions.
     """
 
@@ -25,9 +25,9 @@ class WordVerdict:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A caption that would suit the picture better, and the pair it was taken from.
+    """A caption that would suit the image better, and the pair it was taken from.
 
-    `words` may tell how far the picture bears its words out; empty where that was not asked.
+    `words` may tell how far the image bears its words out; empty where that was not asked.
     """
 
     caption: str
@@ -58,7 +58,7 @@ class AuditRow:
 class AuditSummary:
     """The dataset as a whole. `mismatch_interval` is a 95 % interval of `mismatch_rate`.
 
-    `duplicate_images` and `unreadable` are None where the pictures were not looked at.
+    `duplicate_images` and `unreadable` are None where the images were not looked at.
     """
 
     pairs: int

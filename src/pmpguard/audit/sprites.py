@@ -1,6 +1,6 @@
-"""Many small pictures on few sheets, so that a page of 50,000 pairs loads only the sheets in sight.
+"""Many small images on few sheets, so that a page of 50,000 pairs loads only the sheets in sight.
 
-Two kinds: thumbnails of the dataset's pictures (JPEG) and the heat maps of words (PNG with a palette). A
+Two kinds: thumbnails of the dataset's images (JPEG) and the heat maps of words (PNG with a palette). A
 sheet is a square of equal tiles, filled row by row from the top left; a tile's number says where it lies.
 """
 
@@ -29,11 +29,11 @@ SaveSheet = Callable[[str, bytes], None]
 
 @dataclass(frozen=True)
 class Thumbnails:
-    """Where each picture lies. `tile` is -1 where there is none; `width` and `height` are its pixels."""
+    """Where each image lies. `tile` is -1 where there is none; `width` and `height` are its pixels."""
 
-    tile: np.ndarray  # (pictures,) int
-    width: np.ndarray  # (pictures,) int
-    height: np.ndarray  # (pictures,) int
+    tile: np.ndarray  # (images,) int
+    width: np.ndarray  # (images,) int
+    height: np.ndarray  # (images,) int
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class HeatMaps:
 
 
 def write_thumbnails(images: Sequence[str], load_thumbnail: LoadThumbnail, save: SaveSheet) -> Thumbnails:
-    """Draw every picture that can be loaded, in order, and hand each full sheet to `save` as `000.jpg`..."""
+    """Draw every image that can be loaded, in order, and hand each full sheet to `save` as `000.jpg`..."""
     tile = np.full(len(images), -1)
     width, height = np.zeros(len(images), int), np.zeros(len(images), int)
     waiting: list[Image.Image] = []
     sheets = placed = 0
     for index, name in enumerate(images):
-        picture = load_thumbnail(name)
-        if picture is None:
+        image = load_thumbnail(name)
+        if image is None:
             continue
-        small = picture.convert("RGB")
+        small = image.convert("RGB")
         small.thumbnail((THUMBNAIL, THUMBNAIL), Image.Resampling.BICUBIC)
         tile[index], (width[index], height[index]) = placed, small.size
         placed += 1
@@ -69,12 +69,12 @@ def write_thumbnails(images: Sequence[str], load_thumbnail: LoadThumbnail, save:
     return Thumbnails(tile, width, height)
 
 
-def _thumbnail_sheet(pictures: Sequence[Image.Image]) -> bytes:
-    side, rows = ACROSS * THUMBNAIL, math.ceil(len(pictures) / ACROSS)
+def _thumbnail_sheet(images: Sequence[Image.Image]) -> bytes:
+    side, rows = ACROSS * THUMBNAIL, math.ceil(len(images) / ACROSS)
     sheet = Image.new("RGB", (side, rows * THUMBNAIL))
-    for place, picture in enumerate(pictures):
+    for place, image in enumerate(images):
         row, column = divmod(place, ACROSS)
-        sheet.paste(picture, (column * THUMBNAIL, row * THUMBNAIL))
+        sheet.paste(image, (column * THUMBNAIL, row * THUMBNAIL))
     stream = io.BytesIO()
     sheet.save(stream, "JPEG", quality=_QUALITY)
     return stream.getvalue()
@@ -84,7 +84,7 @@ def write_heat_maps(rows: Sequence[AuditRow], save: SaveSheet) -> HeatMaps:
     """Draw the regions of every word, in order, and hand each full sheet to `save` as `heat-000.png`...
 
     All pairs share one scale, from the typical cosine to the strongest ones: a word that is nowhere in its
-    picture stays pale instead of having its noise blown up.
+    image stays pale instead of having its noise blown up.
     """
     grids = [row.grid for row in rows if any(word.regions for word in row.words)]
     if not grids:

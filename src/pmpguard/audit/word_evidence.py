@@ -1,10 +1,10 @@
-"""Which words of a caption its picture, and its other captions, do not bear out.
+"""Which words of a caption its image, and its other captions, do not bear out.
 
 Two kinds of evidence for every word, each as the logarithm of a likelihood ratio, borne out over not:
 
-* the picture: the word's largest cosine with the picture's regions, which decides both branches of awareness
-  attention. The bare number says little ("green" is high on most pictures), so it is standardised by what
-  the same word gets on other pictures: a word that is not there looks like it does anywhere. The word is
+* the image: the word's largest cosine with the image's regions, which decides both branches of awareness
+  attention. The bare number says little ("green" is high on most images), so it is standardised by what
+  the same word gets on other images: a word that is not there looks like it does anywhere. The word is
   encoded by itself, because inside a caption it takes on what the rest of the caption says.
 * the siblings: whether another caption of the image has the word, against how often that happens by chance.
 
@@ -29,7 +29,7 @@ from pmpguard.models.tokenizer import Tokenizer
 
 Array = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
-REFERENCES = 256  # pictures a spelling is compared on
+REFERENCES = 256  # images a spelling is compared on
 PRIOR_COUNT = 5.0  # what is learned of a spelling that is seen less often than this counts little
 WRONG_UNDER = 0.2
 CHUNK = 4096
@@ -66,10 +66,10 @@ class WordList:
         return cls(table[:, 0], table[:, 1], table[:, 2], table[:, 3], tuple(number_of))
 
 
-def word_spans(tokenizer: Tokenizer, text: str, max_words: int) -> tuple[WordSpan, ...]:
+def word_spans(tokenizer: Tokenizer, text: str, max_tokens: int) -> tuple[WordSpan, ...]:
     """The words that the model reads, from left to right, without what it cuts off and without signs."""
     encoding = tokenizer.rules.encode(text)
-    places = range(tokenizer.prefix, min(len(encoding.ids) - tokenizer.suffix, tokenizer.prefix + max_words))
+    places = range(tokenizer.prefix, min(len(encoding.ids) - tokenizer.suffix, tokenizer.prefix + max_tokens))
     spans = []
     for _, group in groupby(places, key=lambda place: encoding.word_ids[place]):
         pieces = list(group)
@@ -93,19 +93,17 @@ def spelling_vectors(retriever: Retriever, spellings: Sequence[str]) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PictureWords:
-    """Spellings and pictures of one model, ready to be compared."""
+class ImageWords:
+    """Spellings and images of one model, ready to be compared."""
 
     vectors: Tensor  # (V, d)
     regions: Tensor  # (I, n, d), half precision will do
-    mean: Tensor  # (V,) of the largest cosine, over reference pictures
+    mean: Tensor  # (V,) of the largest cosine, over reference images
     deviation: Tensor  # (V,)
 
     @classmethod
     @torch.no_grad()
-    def of(
-        cls, vectors: Tensor, regions: Tensor, seed: int = 0, references: int = REFERENCES
-    ) -> PictureWords:
+    def of(cls, vectors: Tensor, regions: Tensor, seed: int = 0, references: int = REFERENCES) -> ImageWords:
         drawn = np.sort(np.random.default_rng([seed, 5]).permutation(len(regions))[:references])
         others = regions[torch.from_numpy(drawn).to(regions.device)].float()  # (R, n, d)
         best = torch.cat([largest_cosines(part, others) for part in torch.split(vectors, 512)])  # (V, R)
@@ -113,9 +111,9 @@ class PictureWords:
 
     @torch.no_grad()
     def rises(self, spellings: Numbers, images: Numbers) -> Array:
-        """(W,) by how many deviations each word's largest cosine on its picture exceeds the usual."""
+        """(W,) by how many deviations each word's largest cosine on its image exceeds the usual."""
         device = self.vectors.device
-        order = np.argsort(images, kind="stable")  # picture by picture: its regions are read once
+        order = np.argsort(images, kind="stable")  # image by image: its regions are read once
         present, starts = np.unique(images[order], return_index=True)
         best = torch.empty(len(spellings), device=device)
         for image, places in zip(present.tolist(), np.split(order, starts)[1:], strict=True):
@@ -127,14 +125,14 @@ class PictureWords:
 
     @torch.no_grad()
     def cosines(self, spellings: Tensor, images: Tensor) -> Tensor:
-        """(W, n) of each word with the regions of its picture."""
+        """(W, n) of each word with the regions of its image."""
         return torch.einsum("wd,wnd->wn", self.vectors[spellings], self.regions[images].float())
 
 
-def largest_cosines(words: Tensor, pictures: Tensor) -> Tensor:
-    """(V, R): each word's largest cosine with a region of each picture; words (V, d), pictures (R, n, d)."""
-    count, regions, dim = pictures.shape
-    return (words @ pictures.reshape(count * regions, dim).T).view(len(words), count, regions).amax(-1)
+def largest_cosines(words: Tensor, images: Tensor) -> Tensor:
+    """(V, R): each word's largest cosine with a region of each image; words (V, d), images (R, n, d)."""
+    count, regions, dim = images.shape
+    return (words @ images.reshape(count * regions, dim).T).view(len(words), count, regions).amax(-1)
 
 
 def visibility(spelling: Numbers, rises: Array, believed: Array, count: int) -> Array:
@@ -148,7 +146,7 @@ def visibility(spelling: Numbers, rises: Array, believed: Array, count: int) -> 
     return found
 
 
-def picture_evidence(spelling: Numbers, rises: Array, visible: Array) -> Array:
+def image_evidence(spelling: Numbers, rises: Array, visible: Array) -> Array:
     """(W,) log likelihood ratio: a word rises by its spelling's average v when it is there, by 0 when not,
     give or take one deviation, which makes v · rise - v²/2."""
     v = visible[spelling]

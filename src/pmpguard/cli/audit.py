@@ -108,7 +108,7 @@ def audit(
         embeddings: folder to judge by, with img_emb, text_emb and metadata as clip-retrieval and
             `pmpguard embed` write them
         splits: which splits to audit, separated by commas; all by default
-        images: the folder that holds the pictures, when it is not beside the dataset
+        images: the folder that holds the images, when it is not beside the dataset
         format: the dataset's format, when it cannot be told from the path
         proposals: how many better captions to name for each pair judged wrong
         heat_maps: for how many of the most suspicious pairs to keep where each word is found

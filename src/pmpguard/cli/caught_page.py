@@ -1,6 +1,6 @@
-"""The page of caught pairs: each picture with the caption it came with and the one proposed for it.
+"""The page of flagged pairs: each image with the caption it came with and the one proposed for it.
 
-One HTML file that opens anywhere: style and pictures are inside, nothing is fetched, nothing runs. Captions
+One HTML file that opens anywhere: style and images are inside, nothing is fetched, nothing runs. Captions
 come from other people's data, so they enter the page as text, never as markup, and the page's own policy
 forbids scripts and addresses besides.
 """
@@ -20,7 +20,7 @@ from pmpguard.errors import DataError
 from pmpguard.files import write_atomic
 
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-PICTURE_SIDE = 368  # pixels kept at most: twice what is shown, for dense screens
+IMAGE_SIDE = 368  # pixels kept at most: twice what is shown, for dense screens
 PUNCTUATION = frozenset(".,;:!?")
 
 
@@ -35,9 +35,9 @@ class MarkedWord:
 
 @dataclass(frozen=True)
 class CaughtPair:
-    """A pair that was caught, and what was proposed instead; an empty proposal means there was none.
+    """A pair that was flagged, and what was proposed instead; an empty proposal means there was none.
 
-    `truly_wrong` and `proposal_right` are set only where the truth is known, as in the embedded world.
+    `truly_wrong` and `proposal_right` are set only where the truth is known, as in the synthetic scenes.
     """
 
     pair_id: str
@@ -108,8 +108,8 @@ def _overview(summary: PageSummary, plot_png: bytes | None) -> str:
 def _count(pairs: Sequence[CaughtPair]) -> str:
     """The heading over the cards; what is known of the truth is counted in it."""
     if not pairs:
-        return "No pair was caught: every caption seems to fit its picture"
-    parts = [f"{len(pairs):,} caught pair{'s' if len(pairs) > 1 else ''}"]
+        return "No pair was flagged: every caption seems to fit its image"
+    parts = [f"{len(pairs):,} flagged pair{'s' if len(pairs) > 1 else ''}"]
     wrong = [pair.truly_wrong for pair in pairs if pair.truly_wrong is not None]
     right = [pair.proposal_right for pair in pairs if pair.proposal_right is not None]
     if wrong:
@@ -122,8 +122,8 @@ def _count(pairs: Sequence[CaughtPair]) -> str:
 def _legend(pairs: Sequence[CaughtPair]) -> str:
     """What the marks mean; the signs of the truth only where one is shown."""
     entries = [
-        "<del>word</del> not found in the picture",
-        "<ins>word</ins> proposed, found in the picture",
+        "<del>word</del> not found in the image",
+        "<ins>word</ins> proposed, found in the image",
         f"{_bar(0.6)} p(match): the probability that both belong together",
     ]
     if any(truth is not None for pair in pairs for truth in (pair.truly_wrong, pair.proposal_right)):
@@ -133,18 +133,18 @@ def _legend(pairs: Sequence[CaughtPair]) -> str:
 
 
 def _card(pair: CaughtPair) -> str:
-    """One pair: picture, name, the caption it came with, the proposed one."""
+    """One pair: image, name, the caption it came with, the proposed one."""
     label = f"<b>{escape(pair.label)}</b> " if pair.label is not None else ""
     p_match = _probability(pair.pair_id, "p_match", pair.p_match)
-    caught = _verdict(pair.truly_wrong, "truly wrong", "false alarm")
-    given = _caption("Came with", "del", pair.caption, p_match, caught)
+    flagged = _verdict(pair.truly_wrong, "truly wrong", "false alarm")
+    given = _caption("Came with", "del", pair.caption, p_match, flagged)
     proposal = '<p class="none">no proposal</p>'
     if pair.proposal:
         p_proposal = _probability(pair.pair_id, "proposal_probability", pair.proposal_probability)
         right = _verdict(pair.proposal_right, "right", "not right")
         proposal = _caption("Proposed", "ins", pair.proposal, p_proposal, right)
     return f"""<article>
-{_picture(pair)}
+{_image(pair)}
 <header>{label}<code>{escape(pair.pair_id)}</code></header>
 <div class="captions">
 {given}
@@ -153,13 +153,13 @@ def _card(pair: CaughtPair) -> str:
 </article>"""
 
 
-def _picture(pair: CaughtPair) -> str:
-    """The picture inside the page, reduced where it is larger than can be seen."""
-    picture = pair.image.convert("RGB")
-    picture.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+def _image(pair: CaughtPair) -> str:
+    """The image inside the page, reduced where it is larger than can be seen."""
+    image = pair.image.convert("RGB")
+    image.thumbnail((IMAGE_SIDE, IMAGE_SIDE))
     encoded = io.BytesIO()
-    picture.save(encoded, "JPEG", quality=90, subsampling=0)
-    return f'<img alt="Picture of {escape(pair.pair_id)}" src="{_data_uri(encoded.getvalue(), "jpeg")}">'
+    image.save(encoded, "JPEG", quality=90, subsampling=0)
+    return f'<img alt="Image of {escape(pair.pair_id)}" src="{_data_uri(encoded.getvalue(), "jpeg")}">'
 
 
 def _caption(heading: str, tag: str, words: tuple[MarkedWord, ...], probability: float, verdict: str) -> str:
@@ -254,10 +254,10 @@ dd { font-weight: 600; font-variant-numeric: tabular-nums; text-align: right; }
 .legend { display: flex; flex-wrap: wrap; gap: .3rem 1.75rem; margin: .5rem 0 1.25rem; list-style: none;
   font-size: .875rem; color: var(--quiet); }
 .cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr)); }
-article { display: grid; grid-template: "picture name" auto "picture captions" 1fr / 184px 1fr;
+article { display: grid; grid-template: "image name" auto "image captions" 1fr / 184px 1fr;
   gap: .5rem 1.1rem; padding: 1rem; background: var(--card); border: 1px solid var(--line);
   border-radius: 14px; break-inside: avoid; }
-article img { grid-area: picture; width: 100%; aspect-ratio: 1; object-fit: contain; border-radius: 8px;
+article img { grid-area: image; width: 100%; aspect-ratio: 1; object-fit: contain; border-radius: 8px;
   background: var(--paper); }
 header { grid-area: name; display: flex; flex-wrap: wrap; gap: 0 .75rem; align-items: baseline;
   justify-content: space-between; }
@@ -282,7 +282,7 @@ ins { color: var(--green); background: var(--green-tint); text-decoration-line: 
   text-underline-offset: 3px; }
 .legend > li > * { margin: 0 .15em 0 0; }
 @media (max-width: 34rem) {
-  article { grid-template: "picture name" auto "captions captions" auto / 112px 1fr; }
+  article { grid-template: "image name" auto "captions captions" auto / 112px 1fr; }
   header { flex-direction: column; justify-content: center; }
 }
 @media print {

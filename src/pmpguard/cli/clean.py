@@ -60,7 +60,7 @@ def clean(
         decisions: JSON file saved from the report's page
         format: of the result, when its ending does not tell; a name without an ending is a folder
         min_probability: how sure a proposal must be under policy 'rematch', 0 to 1
-        images: the folder that holds the pictures, when they have moved since the audit
+        images: the folder that holds the images, when they have moved since the audit
     """
     chosen = format or format_of_name(out)
     if chosen not in FORMATS or FORMATS[chosen].write is None:
@@ -85,9 +85,9 @@ def clean(
     notes = [f"the audit said: {warning}" for warning in summary.warnings]
     if not FORMATS[chosen].keeps_columns:
         notes.append(f"{chosen} has no place for the provenance of pairs; it is in the list of changes")
-    if not FORMATS[chosen].copies_pictures and chosen != "parquet":
+    if not FORMATS[chosen].copies_images and chosen != "parquet":
         root = table.root.resolve()
-        notes.append(f"pictures stay in {root}; read the result with --images {root}")
+        notes.append(f"images stay in {root}; read the result with --images {root}")
     return CleanReport(
         out, chosen, len(table), len(cleaned.table), cleaned.counts,
         write_difference(out, table, cleaned), tuple(notes),
@@ -95,7 +95,7 @@ def clean(
 
 
 def format_of_name(out: Path) -> str:
-    """The format a target's name asks for: a folder of pictures where it is one or has no ending.
+    """The format a target's name asks for: a folder of images where it is one or has no ending.
 
     >>> format_of_name(Path("cleaned/")), format_of_name(Path("cleaned.parquet"))
     ('folder', 'parquet')

@@ -33,7 +33,7 @@ class ConvertReport:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.splits.items())
         lines = [
             f"{self.source} ({self.format}) -> {self.target} ({self.to})",
-            f"{self.pairs:,} pairs of {self.images:,} pictures: {splits}",
+            f"{self.pairs:,} pairs of {self.images:,} images: {splits}",
         ]
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
@@ -53,7 +53,7 @@ def convert(
         target: the file or folder to write; it must not exist yet
         format: the source's format, when it cannot be told from the path
         to: the target's format, when its ending does not tell
-        images: the folder that holds the pictures, when it is not beside the source
+        images: the folder that holds the images, when it is not beside the source
         split: convert only this split
     """
     written = to or format_of_target(target)
@@ -94,6 +94,6 @@ def _notes(table: Any, written: str) -> list[str]:
     further = [name for name in table.arrow.column_names if name not in STANDARD]
     if further and not FORMATS[written].keeps_columns:
         notes.append(f"{written} has no place for the columns {', '.join(further)}; they were left out")
-    if not FORMATS[written].copies_pictures and written != "parquet":
-        notes.append(f"pictures stay in {table.root}; read the result with --images {table.root}")
+    if not FORMATS[written].copies_images and written != "parquet":
+        notes.append(f"images stay in {table.root}; read the result with --images {table.root}")
     return notes

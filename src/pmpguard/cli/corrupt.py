@@ -92,7 +92,7 @@ def corrupt(
         out: the noise file to write, JSON
         rate: share of wrong captions, 0 to 1
         seed: the same seed gives the same file
-        level: 'caption' (a share of the pairs) or 'image' (all captions of a share of the pictures)
+        level: 'caption' (a share of the pairs) or 'image' (all captions of a share of the images)
         mode: 'replace' (captions drawn from the split), 'permute' (shuffled among the chosen), 'partial'
             (from --wrong-captions); by default replace for captions, permute for images
         split: the split to corrupt; the others stay as they are
@@ -101,7 +101,7 @@ def corrupt(
         other_class: take wrong captions from another scene class where classes are known
         write_pairs: also write the corrupted pairs, as parquet
         format: the dataset's format, when it cannot be told from the path
-        images: the folder that holds the pictures, when it is not beside the dataset
+        images: the folder that holds the images, when it is not beside the dataset
     """
     _check_targets(out, write_pairs)
     if (mode == "partial") != (wrong_captions is not None):
@@ -134,12 +134,12 @@ def import_noise(
         dataset: the dataset the index was made for, in any known format
         index: a .npy array of whole numbers; pickled arrays are refused
         out: the noise file to write, JSON
-        kind: 'permutation' (whose caption each pair takes, or whose captions each picture takes) or
-            'image_of_caption' (the picture each caption was put to)
+        kind: 'permutation' (whose caption each pair takes, or whose captions each image takes) or
+            'image_of_caption' (the image each caption was put to)
         split: the split the index is about
         write_pairs: also write the corrupted pairs, as parquet
         format: the dataset's format, when it cannot be told from the path
-        images: the folder that holds the pictures, when it is not beside the dataset
+        images: the folder that holds the images, when it is not beside the dataset
     """
     _check_targets(out, write_pairs)
     values = read_index(index)
@@ -160,17 +160,17 @@ def similarity_filter(path: Path, table: PairTable) -> SimilarityFilter:
     from pmpguard.models.retriever import Retriever
 
     retriever = Retriever.load(path)
-    picture_rows = [int(row) for row in table.first_rows]
-    pictures = [
+    image_rows = [int(row) for row in table.first_rows]
+    images = [
         retriever.encode_images([load_pair_image(table, row) for row in part]).pooled.cpu().numpy()
-        for part in _parts(picture_rows, "pictures")
+        for part in _parts(image_rows, "images")
     ]
     texts, caption_of = np.unique(np.array(table.captions, dtype=object), return_inverse=True)
     captions = [
         retriever.encode_texts(part).pooled.cpu().numpy() for part in _parts(texts.tolist(), "captions")
     ]
     return SimilarityFilter.from_embeddings(
-        np.concatenate(pictures), np.concatenate(captions)[caption_of], table.image_codes
+        np.concatenate(images), np.concatenate(captions)[caption_of], table.image_codes
     )
 
 

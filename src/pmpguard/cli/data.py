@@ -43,20 +43,20 @@ def check(
     workers: int = 2,
     progress: bool = True,
 ) -> CheckReport:
-    """Find missing, unreadable, oversized and copied pictures, blank and repeated captions, leaks.
+    """Find missing, unreadable, oversized and copied images, blank and repeated captions, leaks.
 
-    The exit code is 1 when there is a problem: a picture that cannot be used, a blank caption, or a picture
+    The exit code is 1 when there is a problem: a image that cannot be used, a blank caption, or a image
     that lies in two splits (or in the training part of one dataset and the test part of the other).
 
     Args:
         dataset: a dataset in any known format.
-        against: a second dataset to look for the same pictures in.
-        images: the folder of the pictures, where the dataset does not say.
+        against: a second dataset to look for the same images in.
+        images: the folder of the images, where the dataset does not say.
         against_images: the same for the second dataset.
         format: the dataset's format, where it cannot be told from the path.
         turned: also find turned and mirrored copies.
-        max_pixels: pictures with more count as oversized.
-        workers: threads that decode pictures; 0 for none.
+        max_pixels: images with more count as oversized.
+        workers: threads that decode images; 0 for none.
         progress: draw a progress bar on stderr.
     """
     table = read_pairs(dataset, format=format, images=images)
@@ -67,7 +67,7 @@ def check(
 
 
 def stats(dataset: Path, format: str | None = None) -> DatasetStatistics:
-    """Count pairs, pictures, captions, words and classes of every split; pictures are not opened.
+    """Count pairs, images, captions, words and classes of every split; images are not opened.
 
     Args:
         dataset: a dataset in any known format.
@@ -86,27 +86,27 @@ def sheet(
     columns: int = 5,
     seed: int = 0,
 ) -> Written:
-    """Draw a contact sheet: randomly chosen pictures, each with one of its captions.
+    """Draw a contact sheet: randomly chosen images, each with one of its captions.
 
     Args:
         dataset: a dataset in any known format.
         out: the PNG to write.
-        images: the folder of the pictures, where the dataset does not say.
+        images: the folder of the images, where the dataset does not say.
         format: the dataset's format, where it cannot be told from the path.
-        split: take pictures of this split only.
-        count: how many pictures.
+        split: take images of this split only.
+        count: how many images.
         columns: how many side by side.
-        seed: another number chooses other pictures.
+        seed: another number chooses other images.
     """
     table = read_pairs(dataset, format=format, images=images)
     table = table if split is None else table.split(split)
     rng = np.random.default_rng(seed)
-    pictures = rng.permutation(len(table.first_rows))[:count]
-    if not len(pictures):
+    pixels = rng.permutation(len(table.first_rows))[:count]
+    if not len(pixels):
         raise DataError(
-            f"{dataset}: no pictures to draw", fix="ask for at least one of a dataset that has some"
+            f"{dataset}: no images to draw", fix="ask for at least one of a dataset that has some"
         )
-    rows = [int(rng.choice(np.flatnonzero(table.image_codes == picture))) for picture in pictures]
+    rows = [int(rng.choice(np.flatnonzero(table.image_codes == image))) for image in pixels]
     page = contact_sheet(
         [load_pair_image(table, row) for row in rows], [table.row(row).caption for row in rows], columns
     )
@@ -114,11 +114,11 @@ def sheet(
     page.save(stream, "PNG")
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(out, stream.getvalue())
-    return Written(out, f"{len(rows)} pictures of {table.name}, {page.width}x{page.height} pixels")
+    return Written(out, f"{len(rows)} images of {table.name}, {page.width}x{page.height} pixels")
 
 
 def scenes(out: Path, count: int = 2000, seed: int = 0, size: int = 64) -> Written:
-    """Write the embedded world as a dataset: drawn overhead scenes with five captions each.
+    """Write the synthetic scenes as a dataset: drawn overhead scenes with five captions each.
 
     Args:
         out: the folder to write.
@@ -126,8 +126,8 @@ def scenes(out: Path, count: int = 2000, seed: int = 0, size: int = 64) -> Writt
         seed: another number gives other scenes.
         size: pixels a side.
     """
-    from pmpguard.synthetic.scenes import scene_world, write_world
+    from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
-    world = scene_world(count, seed, size=size)
+    world = synthetic_scenes(count, seed, size=size)
     write_world(world, out)
     return Written(out, f"{count:,} scenes, {len(world.table):,} pairs, {size}x{size} pixels")

@@ -1,4 +1,4 @@
-"""`pmpguard demo`: the main job on the embedded world, from wrong captions to a page of caught pairs."""
+"""`pmpguard demo`: the main job on the synthetic scenes, from wrong captions to a page of flagged pairs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 
 from pmpguard.cli.caught_page import CaughtPair, MarkedWord, PageSummary, write_caught_page
 from pmpguard.config import to_dict
-from pmpguard.data.images.sources import ResidentPictures
+from pmpguard.data.images.sources import ImagesInMemory
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.errors import MissingExtraError, require
 from pmpguard.experiments.run import (
@@ -32,7 +32,7 @@ from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import OptimiserConfig, TrainConfig
 
 METHODS = ("infonce", "pmpguard")
-# Words that no picture can show: never marked.
+# Words that no image can show: never marked.
 FUNCTION_WORDS = {
     *("a", "an", "the", "of", "in", "on", "at", "by", "to", "and", "or", "with", "is", "are", "there"),
     *("this", "that", "its", "it", "has", "have", "some", "many", "next", "near", "from", "here", "can"),
@@ -61,7 +61,7 @@ class DemoReport:
         lines += [f"{name}: {value}" for name, value in summary_lines(self.results["pmpguard"])]
         lines += [
             f"model    {self.out / 'pmpguard' / 'model'}",
-            f"page     {self.out / 'caught.html'}",
+            f"page     {self.out / 'flagged.html'}",
             f"done in {self.seconds:.0f} s",
         ]
         return "\n".join(lines)
@@ -76,16 +76,16 @@ def demo(
     encoders: Literal["light", "tiny"] = "light",
     pairs: int = 24,
 ) -> DemoReport:
-    """Make captions of the embedded world wrong, train plain InfoNCE and PMPGuard, and show what was caught.
+    """Mismatch captions of synthetic scenes, train plain InfoNCE and PMPGuard, show what was flagged.
 
     Args:
-        out: folder for the runs, the plot and the page of caught pairs.
+        out: folder for the runs, the plot and the page of flagged pairs.
         scenes: number of scenes.
         rate: share of the training captions that are made wrong.
         seed: of the noise and the training.
         epochs: of each training.
         encoders: frozen pretrained ones (extra "weights"), or tiny ones trained from scratch.
-        pairs: caught pairs on the page.
+        pairs: flagged pairs on the page.
     """
     started = time.perf_counter()
     base = demo_config(scenes, rate, seed, epochs, encoders)
@@ -99,15 +99,15 @@ def demo(
     if curve is not None:
         (out / "learning.png").write_bytes(curve)
     guarded = results["pmpguard"]
-    title = f"PMPGuard on the embedded world, {rate:.0%} of the captions wrong"
-    caught = caught_pairs(guarded, data, pairs)
-    write_caught_page(out / "caught.html", PageSummary(title, tuple(summary_lines(guarded))), caught, curve)
+    title = f"PMPGuard on the synthetic scenes, {rate:.0%} of the captions wrong"
+    flagged = flagged_pairs(guarded, data, pairs)
+    write_caught_page(out / "flagged.html", PageSummary(title, tuple(summary_lines(guarded))), flagged, curve)
     write_json(out / "report.json", report.as_dict())
     return report
 
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "pmpguard": {"cga": False, "rematch": False, "ranking": "pooled+S", "release_at": 6}
+    "pmpguard": {"cga": False, "rematch": False, "ranking": "pooled+awareness", "calibration_epochs": 6}
 }
 
 
@@ -118,7 +118,7 @@ def demo_config(scenes: int, rate: float, seed: int, epochs: int, encoders: str)
     if encoders == "light":
         frozen = EncoderOptions(frozen=True)
         model = preset(
-            "light", image_size=128, dim=256, max_words=32, vision_options=frozen, text_options=frozen
+            "light", image_size=128, dim=256, max_tokens=32, vision_options=frozen, text_options=frozen
         )
         augmentation = Augmentation(flip=False, rotate=False, crop_min=1.0)
     train = TrainConfig(
@@ -128,14 +128,14 @@ def demo_config(scenes: int, rate: float, seed: int, epochs: int, encoders: str)
         captions_per_image=5,
         seed=seed,
         ema=0.95,
-        optimiser=OptimiserConfig(encoder_lr=5e-4, new_lr=5e-4, weight_decay=0.05),
+        optimiser=OptimiserConfig(encoder_lr=5e-4, head_lr=5e-4, weight_decay=0.05),
         augmentation=augmentation,
     )
     return ExperimentConfig(scenes=scenes, noise=NoiseConfig(rate), train=train)
 
 
 def summary_lines(result: ExperimentResult) -> list[tuple[str, str]]:
-    """The figures on catching and rematching."""
+    """The figures on detection and rematching."""
     lines = [("test mR", f"{result.test.recall.mr:.1f}")]
     found, rematching = result.detection, result.rematching
     if found is not None:
@@ -147,8 +147,8 @@ def summary_lines(result: ExperimentResult) -> list[tuple[str, str]]:
     return lines
 
 
-def caught_pairs(result: ExperimentResult, data: PreparedDataset, most: int) -> list[CaughtPair]:
-    """The pairs with the lowest p(match), one per picture, with their words explained."""
+def flagged_pairs(result: ExperimentResult, data: PreparedDataset, most: int) -> list[CaughtPair]:
+    """The pairs with the lowest p(match), one per image, with their words explained."""
     method, retriever = result.trained.method, result.trained.retriever.eval()
     if method.p_match is None or method.proposed_caption is None or method.proposed_probability is None:
         return []
@@ -162,13 +162,13 @@ def caught_pairs(result: ExperimentResult, data: PreparedDataset, most: int) -> 
     labels = clean.column("label")
     class_of = dict(zip(clean.captions, labels, strict=True))
     wrong = result.corruption.is_noisy[np.array(data.table.column("split")) == "train"]
-    pictures = data.pictures["train"]
-    assert isinstance(pictures, ResidentPictures)
-    caught = []
+    images = data.images["train"]
+    assert isinstance(images, ImagesInMemory)
+    flagged = []
     for row in order[np.sort(first)][:most]:
-        image = Image.fromarray(pictures.pixels[table.image_codes[row]].permute(1, 2, 0).cpu().numpy())
+        image = Image.fromarray(images.pixels[table.image_codes[row]].permute(1, 2, 0).cpu().numpy())
         proposal = texts[int(method.proposed_caption[row])]
-        caught.append(
+        flagged.append(
             CaughtPair(
                 pair_id=table.arrow["pair_id"][int(row)].as_py(),
                 image=image,
@@ -181,13 +181,13 @@ def caught_pairs(result: ExperimentResult, data: PreparedDataset, most: int) -> 
                 proposal_right=class_of.get(proposal) == labels[row],
             )
         )
-    return caught
+    return flagged
 
 
 def mark_words(
     retriever: Retriever, text: str, image: Image.Image, *, supported: bool
 ) -> tuple[MarkedWord, ...]:
-    """Each word with how well it is found in the picture; marked are the found ones, or those that are not.
+    """Each word with how well it is found in the image; marked are the found ones, or those that are not.
 
     Found means nearer to what matched words score than to what mismatched ones do.
     """

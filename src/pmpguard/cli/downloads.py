@@ -22,17 +22,17 @@ class Download:
 
 DOWNLOADS = {
     "rsicd": Download(
-        "RSICD (10,921 pictures, five captions each)",
+        "RSICD (10,921 images, five captions each)",
         "https://github.com/201528014227051/RSICD_optimal",
         ("dataset_rsicd.json", "images/  (airport_1.jpg ... 00001.jpg ..., from RSICD_images)"),
     ),
     "rsitmd": Download(
-        "RSITMD (4,743 pictures, five captions each)",
+        "RSITMD (4,743 images, five captions each)",
         "https://github.com/xiaoyuan1996/AMFMN",
         ("dataset_RSITMD.json", "images/  (airport_0.tif or .jpg ...)"),
     ),
     "rs5m": Download(
-        "RS5M (5 million pictures, one caption each, 128 tar shards, about 500 GB)",
+        "RS5M (5 million images, one caption each, 128 tar shards, about 500 GB)",
         "https://github.com/om-ai-lab/RS5M",
         ("train/*.tar", "val/*.tar  (members NAME.img_content, NAME.caption, NAME.img_name)"),
     ),

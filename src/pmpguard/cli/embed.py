@@ -22,22 +22,22 @@ def embed(
     workers: int = 2,
     progress: bool = True,
 ) -> EmbeddingReport:
-    """Embed pictures, and captions where there are any, into a folder of vectors others can read.
+    """Embed images, and captions where there are any, into a folder of vectors others can read.
 
     Killed or not, the same command goes on where it stopped; later it embeds what has been added since. The
-    exit code is 3 when some pictures could not be read: they are listed in OUT/problems.json, everything else
+    exit code is 3 when some images could not be read: they are listed in OUT/problems.json, everything else
     is embedded.
 
     Args:
-        source: a folder of pictures, a dataset in any known format, tar shards, or one picture.
+        source: a folder of images, a dataset in any known format, tar shards, or one image.
         model: a model directory.
         out: the folder to write, or to go on with.
-        partition_size: pictures in one file of vectors.
-        images: folder of the pictures, where a dataset does not say.
+        partition_size: images in one file of vectors.
+        images: folder of the images, where a dataset does not say.
         format: the dataset's format, where it cannot be told from the path.
         prefix: put before every id, to tell two folders with the same file names apart.
         device: "auto", "cpu" or "cuda".
-        workers: threads that decode pictures; 0 for none.
+        workers: threads that decode images; 0 for none.
         progress: draw a progress bar on stderr.
     """
     if model is None or out is None:

@@ -1,4 +1,4 @@
-"""`pmpguard figure`: wrong captions and what they were rematched with, as a picture."""
+"""`pmpguard figure`: wrong captions and what they were rematched with, as a image."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def figure(
     count: int = 4,
     images: Path | None = None,
 ) -> FigureReport:
-    """Draw audited pairs: the picture, the wrong caption with red words, the rematched one with green words.
+    """Draw audited pairs: the image, the wrong caption with red words, the rematched one with green words.
 
     Args:
         report: folder that `pmpguard audit` wrote
-        out: the picture to write, .png, .svg or .pdf; it must not exist yet
+        out: the image to write, .png, .svg or .pdf; it must not exist yet
         pairs: ids separated by commas; by default the most suspicious pairs that have a proposal
         count: how many, where no ids are given
-        images: the folder that holds the pictures, when they have moved since the audit
+        images: the folder that holds the images, when they have moved since the audit
     """
     if count < 1:
         raise ConfigError(f"count: {count} is too few", fix="draw at least 1 pair")

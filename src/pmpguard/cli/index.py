@@ -11,7 +11,7 @@ from pmpguard.files import MANIFEST
 from pmpguard.search.calibration import load_calibration
 from pmpguard.search.embed import SOME_PROBLEMS, problem_lines
 from pmpguard.search.index.changes import Change, add_to_index, build_index, remove_from_index, verify_index
-from pmpguard.search.index.embedding_files import SETTINGS, PictureProblem
+from pmpguard.search.index.embedding_files import SETTINGS, UnreadableImage
 from pmpguard.search.index.updates import add_source
 from pmpguard.search.index.version import IndexVersion
 from pmpguard.search.sources import open_source
@@ -21,11 +21,11 @@ from pmpguard.training.loop import pick_device
 
 @dataclass(frozen=True)
 class IndexChange:
-    """A new version of an index, and pictures that could not be read."""
+    """A new version of an index, and images that could not be read."""
 
     index: Path
     change: Change
-    problems: tuple[PictureProblem, ...] = ()
+    problems: tuple[UnreadableImage, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -47,7 +47,7 @@ class IndexChange:
             )
             if number
         ]
-        count = f"{self.change.count:,} pictures"
+        count = f"{self.change.count:,} images"
         line = f"{self.index}: version {self.change.version}, {count} ({', '.join(parts) or 'nothing new'})"
         return "\n".join([line, *problem_lines(self.problems)])
 
@@ -61,7 +61,7 @@ class IndexInfo:
     backend: str
     model: str
     fingerprint: str
-    pictures: int
+    images: int
     captions: int
     removed: int
     segments: int
@@ -76,8 +76,8 @@ class IndexInfo:
         return "\n".join(
             [
                 f"{self.index}: version {self.version}, searched by {self.backend}",
-                f"{self.pictures:,} pictures, {self.captions:,} captions; segments: {self.segments}, "
-                f"removed pictures still on disk: {self.removed:,}",
+                f"{self.images:,} images, {self.captions:,} captions; segments: {self.segments}, "
+                f"removed images still on disk: {self.removed:,}",
                 f"model {self.model} ({self.fingerprint})",
                 f"probabilities: {'yes' if self.calibrated else 'no, there are too few captions'}",
                 f"filters: {'; '.join(shown) or 'no columns'}",
@@ -104,7 +104,7 @@ def build(
     Args:
         index: the folder of the index.
         embeddings: a folder that `pmpguard embed` wrote.
-        backend: exact (up to some hundred thousand pictures), hnsw or ivf (FAISS), qdrant (QDRANT_URL).
+        backend: exact (up to some hundred thousand images), hnsw or ivf (FAISS), qdrant (QDRANT_URL).
         model: the model directory, where it has moved since embedding.
     """
     if embeddings is None:
@@ -122,16 +122,16 @@ def add(
     device: str = "auto",
     progress: bool = True,
 ) -> IndexChange:
-    """Add pictures without building again: a folder `pmpguard embed` wrote, or anything it can embed.
+    """Add images without building again: a folder `pmpguard embed` wrote, or anything it can embed.
 
-    Killed or not, the same command goes on where it stopped. The exit code is 3 when some pictures could not
+    Killed or not, the same command goes on where it stopped. The exit code is 3 when some images could not
     be read: they are named, everything else is added.
 
     Args:
         index: the folder of the index.
-        source: embeddings, a folder of pictures, a dataset, tar shards, or one picture.
-        update: replace pictures that are in the index already, instead of leaving them as they are.
-        images: folder of the pictures, where a dataset does not say.
+        source: embeddings, a folder of images, a dataset, tar shards, or one image.
+        update: replace images that are in the index already, instead of leaving them as they are.
+        images: folder of the images, where a dataset does not say.
         format: the dataset's format, where it cannot be told from the path.
         prefix: put before every id, to tell two folders with the same file names apart.
         device: where to embed: "auto", "cpu" or "cuda".
@@ -148,7 +148,7 @@ def add(
 
 
 def remove(index: Path, ids: str) -> IndexChange:
-    """Remove pictures, and their captions, without building again.
+    """Remove images, and their captions, without building again.
 
     Args:
         index: the folder of the index.

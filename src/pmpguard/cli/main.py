@@ -21,12 +21,16 @@ from pmpguard.errors import PmpguardError
 
 # verb -> (module, function, one line of help)
 VERBS: dict[str, tuple[str, str, str]] = {
-    "demo": ("demo", "demo", "the main job on the embedded world: train, catch wrong captions, rematch"),
-    "data check": ("data", "check", "find missing, unreadable, duplicate and leaking pictures and captions"),
+    "demo": (
+        "demo",
+        "demo",
+        "the main job on the synthetic scenes: train, detect mismatched captions, rematch",
+    ),
+    "data check": ("data", "check", "find missing, unreadable, duplicate and leaking images and captions"),
     "data stats": ("data", "stats", "counts, lengths and the best recall the ids allow"),
     "data convert": ("convert_data", "convert", "read any known format, write another"),
-    "data sheet": ("data", "sheet", "draw a contact sheet of pictures and captions"),
-    "data scenes": ("data", "scenes", "write the embedded world as a dataset"),
+    "data sheet": ("data", "sheet", "draw a contact sheet of images and captions"),
+    "data scenes": ("data", "scenes", "write the synthetic scenes as a dataset"),
     "corrupt": ("corrupt", "corrupt", "make a seeded, fingerprinted share of the training captions wrong"),
     "convert": (
         "convert_weights",
@@ -38,17 +42,17 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "evaluate": ("train", "evaluate", "recalls of any model directory on any dataset"),
     "audit": ("audit", "audit", "say which captions of a dataset are wrong and what they should be"),
     "clean": ("clean", "clean", "write the dataset that an audit, and your decisions, leave"),
-    "figure": ("figure", "figure", "draw audited pairs: picture, wrong words, the caption it should have"),
+    "figure": ("figure", "figure", "draw audited pairs: image, wrong words, the caption it should have"),
     "tile": ("tile", "tile", "cut GeoTIFF scenes into overlapping tiles that keep their coordinates"),
-    "embed": ("embed", "embed", "turn pictures and captions into vectors that others can read"),
+    "embed": ("embed", "embed", "turn images and captions into vectors that others can read"),
     "index build": ("index", "build", "make a searchable index of an embedding"),
-    "index add": ("index", "add", "add pictures to an index without building it again"),
-    "index remove": ("index", "remove", "remove pictures from an index"),
+    "index add": ("index", "add", "add images to an index without building it again"),
+    "index remove": ("index", "remove", "remove images from an index"),
     "index verify": ("index", "verify", "name any file of an index that is missing or changed"),
     "index info": ("index", "info", "what an index holds and can be filtered by"),
-    "search": ("search", "search", "find pictures or captions by text, picture, or both"),
+    "search": ("search", "search", "find images or captions by text, image, or both"),
     "serve": ("serve", "serve", "the search page and its API over an index"),
-    "up": ("up", "up", "from a folder of pictures to a search page in one step"),
+    "up": ("up", "up", "from a folder of images to a search page in one step"),
 }
 
 # Verbs that answer small questions beside other work: threads that spin while they wait would slow both.

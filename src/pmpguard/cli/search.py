@@ -34,7 +34,7 @@ class SearchAnswer:
 
     hits: list[SearchHit]
     version: str
-    count: int  # of what was searched, pictures or captions
+    count: int  # of what was searched, images or captions
     kind: Kind = "image"
     explanations: Mapping[str, Explanation] = field(default_factory=dict)
     written: Mapping[str, Path] = field(default_factory=dict)  # what, and where
@@ -59,7 +59,7 @@ class SearchAnswer:
 
     def _table(self) -> list[str]:
         if not self.hits:
-            what = "pictures" if self.kind == "image" else "captions"
+            what = "images" if self.kind == "image" else "captions"
             return [f"nothing found among {self.count:,} {what}"]
         width = min(WIDEST_ID, max(len(hit.id) for hit in self.hits))
         lines = [f"{'':>3}  {'score':>7}  {'match':>5}  {'id':<{width}}  caption"]
@@ -91,35 +91,35 @@ def search(
     stac: Path | None = None,
     device: str = "auto",
 ) -> SearchAnswer:
-    """Find pictures or captions by a text, a picture, or both.
+    """Find images or captions by a text, a image, or both.
 
     Args:
         index: the folder of the index.
         text: what to look for; may be left out to search by --image alone.
         k: how many hits.
-        image: a picture to look for.
-        text_weight: how much the text counts when a picture is given too, from 0 to 1.
+        image: a image to look for.
+        text_weight: how much the text counts when a image is given too, from 0 to 1.
         kind: what to find: image or caption.
         shortlist: how many candidates the fine score ranks.
-        box: west,south,east,north in degrees; only pictures whose bounds meet it.
-        start: only pictures from this ISO 8601 time on.
-        stop: only pictures up to this ISO 8601 time.
+        box: west,south,east,north in degrees; only images whose bounds meet it.
+        start: only images from this ISO 8601 time on.
+        stop: only images up to this ISO 8601 time.
         where: a condition on metadata, as column=value or column<number (also <=, > and >=); give it several
             times for several, all of which must hold. column=value,column=other allows either value.
-        explain: say which words speak for each picture found, and where in it.
+        explain: say which words speak for each image found, and where in it.
         sheet: a PNG to draw the hits on.
         geojson: a file for the footprints of the hits.
         stac: a folder for the hits as a STAC collection.
         device: "auto", "cpu" or "cuda".
     """
     if explain and (kind != "image" or not text):
-        raise QueryError("only pictures found by words can be explained", fix="leave out --explain")
-    query = Query(text or None, None if image is None else _picture(image), text_weight, kind)
+        raise QueryError("only images found by words can be explained", fix="leave out --explain")
+    query = Query(text or None, None if image is None else _image(image), text_weight, kind)
     area, conditions = None if box is None else parse_box(box), parse_where(where)
     searcher = Searcher.open(index, device=str(pick_device(device)))
     hits = searcher.search(query, k, shortlist, Filters(area, start, stop, conditions=conditions))
     explanations = {hit.id: searcher.explain(hit.id, text) for hit in hits} if explain else {}
-    files = {"pictures": sheet if hits else None, "footprints": geojson, "STAC collection": stac}
+    files = {"images": sheet if hits else None, "footprints": geojson, "STAC collection": stac}
     written = {what: path for what, path in files.items() if path is not None}
     for path in written.values():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,7 @@ def search(
     if geojson is not None:
         write_json(geojson, hits_to_geojson(hits))
     if stac is not None:
-        places = {hit.id: searcher.picture_path(_picture_id(hit)) for hit in hits}
+        places = {hit.id: searcher.image_path(_image_id(hit)) for hit in hits}
         hits_to_stac(hits, stac, images=places)
     count = searcher.count if kind == "image" else searcher.caption_count
     return SearchAnswer(hits, searcher.version, count, kind, explanations, written)
@@ -136,22 +136,22 @@ def search(
 
 def _draw(searcher: Searcher, hits: list[SearchHit], path: Path) -> None:
     captions = [f"{place}. {hit.score:.3f} {hit.caption or hit.id}" for place, hit in enumerate(hits, 1)]
-    page = contact_sheet([searcher.picture(_picture_id(hit)) for hit in hits], captions, columns=5)
+    page = contact_sheet([searcher.image(_image_id(hit)) for hit in hits], captions, columns=5)
     stream = io.BytesIO()
     page.save(stream, "PNG")
     write_atomic(path, stream.getvalue())
 
 
-def _picture_id(hit: SearchHit) -> str:
-    """The id of a hit's picture, which for a caption is not its own."""
+def _image_id(hit: SearchHit) -> str:
+    """The id of a hit's image, which for a caption is not its own."""
     return str(hit.metadata["image_id"]) if hit.kind == "caption" else hit.id
 
 
-def _picture(path: Path) -> Image:
+def _image(path: Path) -> Image:
     try:
         return load_image(path)
     except ImageError as error:
-        raise QueryError(str(error.message), fix="give the path of another picture after --image") from error
+        raise QueryError(str(error.message), fix="give the path of another image after --image") from error
 
 
 def _cut(text: str, width: int) -> str:

@@ -42,10 +42,8 @@ def serve_folder(
     token = usual_token(token)
     searcher = Searcher.open(index, model=model, device=str(pick_device(device)))
     if token is None and not is_loopback(host):
-        print(
-            "whoever reaches this machine may search and see the pictures: consider --token", file=sys.stderr
-        )
-    what = f"{searcher.count:,} pictures, index version {searcher.version}, model {searcher.model_name}"
+        print("whoever reaches this machine may search and see the images: consider --token", file=sys.stderr)
+    what = f"{searcher.count:,} images, index version {searcher.version}, model {searcher.model_name}"
 
     def announce(address: str) -> None:
         print(f"{what}\n{address}", flush=True)

@@ -15,7 +15,7 @@ from pmpguard.cli.downloads import missing_dataset, missing_weights
 from pmpguard.config import to_dict
 from pmpguard.errors import ConfigError, DataError, MissingExtraError
 from pmpguard.experiments.grid import Cell, GridConfig, finished_rows, grid_cells, merge, read_grid, run_grid
-from pmpguard.experiments.paper_reference import find_printed
+from pmpguard.experiments.paper_reference import find_paper_row
 from pmpguard.experiments.plots import plot_mr
 from pmpguard.experiments.render import make_sections, to_csv, to_latex, to_markdown
 from pmpguard.experiments.rows import ResultRow, summarise
@@ -99,13 +99,13 @@ def table(
         rates: mismatch rates.
         levels: of the noise, caption or image.
         seeds: of noise and training.
-        dataset: a dataset in any known format, or "scenes" for the embedded world.
+        dataset: a dataset in any known format, or "scenes" for the synthetic scenes.
         datasets: several of them, for recipes that have more than one.
-        images: folder of the pictures, where they are not beside the pairs.
-        scenes: number of scenes of the embedded world.
+        images: folder of the images, where they are not beside the pairs.
+        scenes: number of scenes of the synthetic scenes.
         rows: the JSONL file that collects the rows.
         train: training settings of all lines, for example --train.epochs 3 (a line's own settings win).
-        hold_out: pictures kept from training, for example --hold_out.test 5000.
+        hold_out: images kept from training, for example --hold_out.test 5000.
     """
     changes = {"rates": rates, "levels": levels, "seeds": seeds, "dataset": dataset, "datasets": datasets,
                "images": images, "scenes": scenes, "rows": rows, "train": nested(train or {}),
@@ -234,10 +234,10 @@ def rendered(
     summaries = sorted(summarise(rows), key=lambda summary: order.index(summary.method))
     told = {line.name for line in grid.methods if line.oracle}
     sections = []
-    printed = {summary.dataset: printed_dataset(grid, summary.dataset) for summary in summaries}
+    printed = {summary.dataset: paper_dataset(grid, summary.dataset) for summary in summaries}
     for dataset, name in printed.items():
         some = [summary for summary in summaries if summary.dataset == dataset]
-        sections += make_sections(some, grid.printed_table, name, told)
+        sections += make_sections(some, grid.paper_table, name, told)
     out.mkdir(parents=True, exist_ok=True)
     texts = {
         "table.md": to_markdown(sections, grid.title),
@@ -249,9 +249,7 @@ def rendered(
     files = [out / name for name in texts]
     notes = [] if len(rows) == runs else [f"{runs - len(rows)} of {runs} runs are missing"]
     try:
-        plot_mr(
-            summaries, out / "mr.png", grid.printed_table, *(printed.values() if len(printed) == 1 else ())
-        )
+        plot_mr(summaries, out / "mr.png", grid.paper_table, *(printed.values() if len(printed) == 1 else ()))
         files.append(out / "mr.png")
     except MissingExtraError as error:
         notes.append(f"no plot: {error.message}; {error.fix}")
@@ -262,8 +260,8 @@ def rendered(
     return TableReport(tuple(rows), runs, tuple(files), text, missing=missing)
 
 
-def printed_dataset(grid: GridConfig, dataset: str) -> str:
+def paper_dataset(grid: GridConfig, dataset: str) -> str:
     """The paper's dataset to show beside one of ours: its namesake, else the one the recipe names."""
-    if grid.printed_table is not None and find_printed(grid.printed_table, dataset):
+    if grid.paper_table is not None and find_paper_row(grid.paper_table, dataset):
         return dataset
-    return grid.printed_dataset
+    return grid.paper_dataset

@@ -9,7 +9,7 @@ from typing import Any
 import pmpguard
 from pmpguard.cli.downloads import require_dataset
 from pmpguard.config import to_dict
-from pmpguard.data.images.sources import open_pictures
+from pmpguard.data.images.sources import open_images
 from pmpguard.data.splits import HoldOut
 from pmpguard.evaluation.detection import Detection, RematchPrecision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
@@ -62,13 +62,13 @@ def train_model(
 
     Args:
         run: folder of the run.
-        dataset: a dataset in any known format, or "scenes" for the embedded world.
-        images: folder of the pictures, where they are not beside the pairs.
-        scenes: number of scenes of the embedded world.
+        dataset: a dataset in any known format, or "scenes" for the synthetic scenes.
+        images: folder of the images, where they are not beside the pairs.
+        scenes: number of scenes of the synthetic scenes.
         noise: captions to make wrong, for experiments.
         oracle: train on the truly clean pairs alone, knowing the labels: a yardstick.
         train: method, model and optimisation.
-        hold_out: pictures kept from training, for a dataset without splits of its own.
+        hold_out: images kept from training, for a dataset without splits of its own.
     """
     if dataset != SCENES:
         require_dataset(Path(dataset))
@@ -79,10 +79,10 @@ def train_model(
     except Interrupted as stop:
         return TrainReport(run, {"interrupted": str(stop)}, str(stop), exit_code=130)
     trained = result.trained
-    which = f"model {trained.generation} of 2, " if trained.generations == 2 else ""
+    which = f"model {trained.model_kept} of 2, " if trained.models_trained == 2 else ""
     lines = [
         result.test.as_text(),
-        *([] if result.detection is None else [describe_catching(result.detection)]),
+        *([] if result.detection is None else [describe_detection(result.detection)]),
         *([] if result.rematching is None else [describe_rematching(result.rematching)]),
         f"selected {which}epoch {trained.best_epoch} on validation (mR {trained.best_mr:.2f}), "
         f"{trained.pairs_per_second:,.0f} pairs/s, model in {run / 'model'}",
@@ -93,16 +93,16 @@ def train_model(
 train = train_model  # the verb; a parser takes no option of its function's own name
 
 
-def describe_catching(found: Detection) -> str:
-    """One line on what catching estimated and how true it was."""
+def describe_detection(found: Detection) -> str:
+    """One line on what detection estimated and how true it was."""
     rates = f"estimated mismatch rate {found.estimated_rate:.3f}, true {found.true_rate:.3f}"
     quality = f", AUROC {found.auroc:.3f}, F1 {found.f1:.3f}" if found.auroc is not None else ""
-    return f"catching: {rates}{quality}"
+    return f"detection: {rates}{quality}"
 
 
 def describe_rematching(found: RematchPrecision) -> str:
-    """One line on what was proposed for caught pairs and how true it was."""
-    right = f", {found.same_image:.1%} for the right picture" if found.same_image is not None else ""
+    """One line on what was proposed for flagged pairs and how true it was."""
+    right = f", {found.same_image:.1%} for the right image" if found.same_image is not None else ""
     classed = f", {found.same_class:.1%} of its scene class" if found.same_class is not None else ""
     return f"rematching: {found.proposals} captions proposed{right}{classed}"
 
@@ -123,11 +123,12 @@ def evaluate(
 
     Args:
         model: a model directory.
-        dataset: a dataset in any known format, or "scenes" for the embedded world.
+        dataset: a dataset in any known format, or "scenes" for the synthetic scenes.
         split: which split to retrieve in.
-        images: folder of the pictures, where they are not beside the pairs.
-        scenes: number of scenes of the embedded world.
-        rankings: further rankings to report beside the model's own (S, z, S+z, pooled, pooled+S).
+        images: folder of the images, where they are not beside the pairs.
+        scenes: number of scenes of the synthetic scenes.
+        rankings: further rankings to report beside the model's own (awareness, gated, awareness+gated,
+            pooled, pooled+awareness).
         shortlist: re-rank only this many candidates found by pooled vectors; by default all pairs are scored.
         bootstrap: resamples for the 95 % interval, 0 for none.
         device: "auto", "cpu" or "cuda".
@@ -142,7 +143,7 @@ def evaluate(
     else:
         require_dataset(Path(dataset))
         table = read_dataset(dataset, images, hold_out).split(split)
-        gallery = Gallery(table, open_pictures(table, size, chosen))
+        gallery = Gallery(table, open_images(table, size, chosen))
     return evaluate_retriever(
         retriever,
         gallery,

@@ -1,4 +1,4 @@
-"""`pmpguard up`: from a folder of pictures to a search page in one step."""
+"""`pmpguard up`: from a folder of images to a search page in one step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pmpguard.geo.tiles import TileSettings, tile_scenes
 from pmpguard.search.embed import embed_source
 from pmpguard.search.file_names import file_name_of
 from pmpguard.search.index.changes import Change, build_index
-from pmpguard.search.index.embedding_files import SETTINGS, EmbeddingSettings, PictureProblem
+from pmpguard.search.index.embedding_files import SETTINGS, EmbeddingSettings, UnreadableImage
 from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.index.updates import follow_source
 from pmpguard.search.index.version import CURRENT, IndexVersion
@@ -43,16 +43,16 @@ def up(
     device: str = "auto",
     progress: bool = True,
 ) -> None:
-    """Embed a folder of pictures, index it and serve the search page, whose address is printed at the end.
+    """Embed a folder of images, index it and serve the search page, whose address is printed at the end.
 
     Started again it embeds what has been added or changed since, and forgets what has been deleted. Killed
     half-way it goes on where it stopped.
 
     Args:
-        folder: pictures, a dataset in any known format, tar shards, or one picture.
+        folder: images, a dataset in any known format, tar shards, or one image.
         model: a model directory; not needed once there is an index, which keeps its own copy.
         index: the folder of the index; by default FOLDER/.pmpguard/index, beside a file .pmpguard-FILE/index.
-        tile: cut GeoTIFF scenes into tiles of this many pixels a side first; 0 takes pictures as they are. By
+        tile: cut GeoTIFF scenes into tiles of this many pixels a side first; 0 takes images as they are. By
             default as the index was made, at first 0.
         host: the address to listen on; only this machine can reach the usual one.
         port: the port to listen on, 0 for any free one.
@@ -83,7 +83,7 @@ def bring_up_to_date(
 ) -> None:
     """Make the index of a folder, or bring it in step; what cannot be read is named on stderr."""
     if not folder.exists() and folder.suffix != ".tar":  # a pattern of shards does not exist itself
-        raise DataError(f"{folder}: no such folder", fix="give a folder of pictures")
+        raise DataError(f"{folder}: no such folder", fix="give a folder of images")
     has_index = (index / CURRENT).is_file()
     if not has_index and model is None:
         fix = "give --model DIR, such as the one `pmpguard train` or `pmpguard demo` wrote"
@@ -103,12 +103,12 @@ def bring_up_to_date(
         _clear_unless_continued(embeddings, source, model)
         report = embed_source(source, model, embeddings, device=device, progress=progress)
         unreadable = _named_problems(report.problems)
-        if not report.pictures:
+        if not report.images:
             fix = "the reasons are named above"
-            raise DataError(f"{folder}: none of {len(source)} pictures could be read", fix=fix)
+            raise DataError(f"{folder}: none of {len(source)} images could be read", fix=fix)
         build_index(index, embeddings, model=model)
     shutil.rmtree(embeddings, ignore_errors=True)
-    # Also after a first build: it may have gone on with vectors of pictures that are gone or changed since.
+    # Also after a first build: it may have gone on with vectors of images that are gone or changed since.
     update = follow_source(index, source, unreadable=unreadable, device=device, progress=progress)
     _named_problems(update.problems)
     if has_index and update.change != Change(update.change.version, update.change.count):
@@ -121,10 +121,10 @@ def _beside(index: Path, what: str) -> Path:
 
 
 def _clear_unless_continued(embeddings: Path, source: Source, model: Path) -> None:
-    """Clear away what a killed run has left of other pictures or another model."""
+    """Clear away what a killed run has left of other images or another model."""
     if (embeddings / SETTINGS).is_file():
         left = EmbeddingSettings.read(embeddings)
-        if left.root != str(source.pictures.root.resolve()) or left.model != identify_model(model):
+        if left.root != str(source.images.root.resolve()) or left.model != identify_model(model):
             shutil.rmtree(embeddings)
 
 
@@ -139,7 +139,7 @@ def _check_place(place: Path) -> None:
 
 
 def tile_size(index: Path, asked: int | None) -> int:
-    """How many pixels a side the tiles of an index have, 0 when it holds whole pictures.
+    """How many pixels a side the tiles of an index have, 0 when it holds whole images.
 
     An index keeps the size it was made with; one that is not made yet takes what is asked for.
     """
@@ -149,7 +149,7 @@ def tile_size(index: Path, asked: int | None) -> int:
     if asked is None or asked == known:
         return known
     if (index / CURRENT).is_file():
-        held = f"tiles of {known} pixels" if known else "whole pictures"
+        held = f"tiles of {known} pixels" if known else "whole images"
         fix = "leave out --tile, or make another index with --index FOLDER"
         raise ConfigError(f"{index} was made of {held}, and --tile is {asked}", fix=fix)
     return asked
@@ -164,9 +164,9 @@ def remember_tile_size(index: Path, size: int) -> None:
 
 
 def _hint_at_tiles(source: Source) -> None:
-    files = [name for name in source.pictures.column("image") if name.lower().endswith(SUFFIXES)]
+    files = [name for name in source.images.column("image") if name.lower().endswith(SUFFIXES)]
     for name in files[:LOOKED_AT]:
-        if has_coordinates(source.pictures.root / name):
+        if has_coordinates(source.images.root / name):
             print(
                 f"{name} is a GeoTIFF with coordinates: --tile {USUAL_TILE} would cut such scenes into tiles "
                 "that keep them",
@@ -175,8 +175,8 @@ def _hint_at_tiles(source: Source) -> None:
             return
 
 
-def _named_problems(problems: Sequence[PictureProblem]) -> frozenset[str]:
-    """Name pictures that could not be read; their ids."""
+def _named_problems(problems: Sequence[UnreadableImage]) -> frozenset[str]:
+    """Name images that could not be read; their ids."""
     for problem in problems:
         print(f"left out {problem.image}: {problem.reason}", file=sys.stderr)
     return frozenset(problem.id for problem in problems)

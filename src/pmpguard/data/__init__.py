@@ -1,1 +1,1 @@
-"""Pairs in: tables, formats, images, transforms, batches and the embedded world."""
+"""Pairs in: tables, formats, images, transforms, batches and the synthetic scenes."""

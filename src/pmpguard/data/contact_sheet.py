@@ -1,4 +1,4 @@
-"""Many pictures with their captions on one page."""
+"""Many images with their captions on one page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LINES = 3  # of a caption; the rest becomes dots
 def contact_sheet(
     images: Sequence[Image.Image], captions: Sequence[str], columns: int = 4, cell: int = 224
 ) -> Image.Image:
-    """Draw each picture, fitted into a square of `cell` pixels, with its caption below it."""
+    """Draw each image, fitted into a square of `cell` pixels, with its caption below it."""
     if len(images) != len(captions) or not images:
-        raise ConfigError(f"{len(images)} pictures and {len(captions)} captions for a contact sheet")
+        raise ConfigError(f"{len(images)} images and {len(captions)} captions for a contact sheet")
     if columns < 1 or cell < 16:
-        raise ConfigError(f"contact sheet of {columns} columns and {cell} pixels a picture")
+        raise ConfigError(f"contact sheet of {columns} columns and {cell} pixels a image")
     columns = min(columns, len(images))
     gap, size = max(8, cell // 16), max(11, cell // 16)
     font = ImageFont.load_default(size)
@@ -45,7 +45,7 @@ def contact_sheet(
 def _place(
     sheet: Image.Image, pen: ImageDraw.ImageDraw, image: Image.Image, left: int, top: int, cell: int
 ) -> None:
-    """Fit the picture into its square, whole and undistorted; small ones are enlarged without blurring."""
+    """Fit the image into its square, whole and undistorted; small ones are enlarged without blurring."""
     scale = cell / max(image.size)
     fitted = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     sharp = scale >= 2

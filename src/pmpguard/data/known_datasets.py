@@ -13,7 +13,7 @@ from pmpguard.data.pairs import PairTable
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """A published dataset: pictures in all, and per split under each of the splits in use."""
+    """A published dataset: images in all, and per split under each of the splits in use."""
 
     title: str
     images: int
@@ -57,7 +57,7 @@ def known_dataset(name: str) -> KnownDataset | None:
 
 
 def images_per_split(table: PairTable) -> dict[str, int]:
-    """Number of different pictures in each split."""
+    """Number of different images in each split."""
     splits = table.arrow["split"].to_numpy(zero_copy_only=False)
     return {name: len(np.unique(table.image_codes[splits == name])) for name in table.splits()}
 
@@ -81,7 +81,7 @@ def differences(table: PairTable) -> list[str]:
         counts = images_per_split(table)
         published = "; ".join(f"{_listed(counts)} ({title})" for title, counts in known.splits.items())
         found.append(
-            f"{table.name}: {_listed(counts)} pictures, {sum(counts.values()):,} in all, but {known.title} "
+            f"{table.name}: {_listed(counts)} images, {sum(counts.values()):,} in all, but {known.title} "
             f"is published with {known.images:,}: {published}"
         )
     per_image = np.bincount(table.image_codes)
@@ -89,7 +89,7 @@ def differences(table: PairTable) -> list[str]:
     if len(odd):
         first = table.arrow["image"][int(table.first_rows[odd[0]])].as_py()
         found.append(
-            f"{table.name}: {len(odd):,} pictures do not have the published "
+            f"{table.name}: {len(odd):,} images do not have the published "
             f"{known.captions_per_image} captions; the first is {first} with {per_image[odd[0]]}"
         )
     return found

@@ -72,9 +72,9 @@ class PairRows:
             values.append(checked_extra(name, value, where))
 
     def build(self, folder: Path, images: Path | None, name: str) -> PairTable:
-        """The table, with pictures looked for from `folder` on; ids that were not given are filled in.
+        """The table, with images looked for from `folder` on; ids that were not given are filled in.
 
-        A pair without an id gets `<image>#<n>`, the n-th caption of its picture, so that one dataset has the
+        A pair without an id gets `<image>#<n>`, the n-th caption of its image, so that one dataset has the
         same ids in every format.
         """
         root, named = locate_images(self.columns["image"], folder, images)
@@ -106,7 +106,7 @@ class PairRows:
 
 def checked_image(image: Any, where: str) -> str:
     if not isinstance(image, str) or not image.strip():
-        raise DataError(f"{where}: image is {image!r}", fix="give the picture's file name")
+        raise DataError(f"{where}: image is {image!r}", fix="give the image's file name")
     if "\0" in image:
         raise DataError(f"{where}: image name holds a NUL character", fix="correct the name")
     return image
@@ -177,7 +177,7 @@ def iter_rows(table: PairTable) -> Iterator[dict[str, Any]]:
 
 
 def images_in_order(table: PairTable) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each picture, in order of first appearance; a picture must have one split, label and id."""
+    """The rows of each image, in order of first appearance; a image must have one split, label and id."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in iter_rows(table):
         groups.setdefault(row["image"], []).append(row)
@@ -186,8 +186,8 @@ def images_in_order(table: PairTable) -> Iterator[list[dict[str, Any]]]:
             values = {row[field] for row in rows}
             if len(values) > 1:
                 raise DataError(
-                    f"{table.name}: picture {image} has {field} {' and '.join(sorted(map(str, values)))}",
-                    fix=f"this format holds one {field} per picture; write jsonl or parquet instead",
+                    f"{table.name}: image {image} has {field} {' and '.join(sorted(map(str, values)))}",
+                    fix=f"this format holds one {field} per image; write jsonl or parquet instead",
                 )
         yield rows
 

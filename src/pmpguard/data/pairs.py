@@ -7,7 +7,7 @@ pair_id   string     unique
 image     string     path relative to `root`, or `shard.tar#member`
 caption   string
 split     string     "train", "val", "test" or any other name
-image_id  string     pairs of one picture share it
+image_id  string     pairs of one image share it
 label     string     scene class, null where unknown
 lon, lat  double     optional
 time      timestamp  optional
@@ -149,7 +149,7 @@ class PairTable:
 
     @cached_property
     def image_codes(self) -> np.ndarray:
-        """(N,) int64: pairs of one picture share a number, numbered in order of first appearance."""
+        """(N,) int64: pairs of one image share a number, numbered in order of first appearance."""
         return codes(self.arrow["image_id"])
 
     @cached_property
@@ -268,7 +268,7 @@ def label_codes(table: PairTable) -> np.ndarray:
 
 
 def image_label_codes(table: PairTable) -> np.ndarray:
-    """(pictures,) int64: the same of every distinct picture."""
+    """(images,) int64: the same of every distinct image."""
     codes_of_images: np.ndarray = label_codes(table)[table.first_rows]
     return codes_of_images
 

@@ -49,7 +49,7 @@ class Member:
 
 @dataclass(frozen=True)
 class ShardSample:
-    """One picture with its captions; `image` holds the bytes as stored, `reference` is `shard.tar#member`."""
+    """One image with its captions; `image` holds the bytes as stored, `reference` is `shard.tar#member`."""
 
     key: str
     reference: str
@@ -187,7 +187,7 @@ def read_member(path: Path, member: str, max_bytes: int = MAX_MEMBER_BYTES) -> b
                 if found.size > max_bytes:
                     raise DataError(
                         f"{path} member {member!r}: {found.size:,} bytes, over {max_bytes:,}",
-                        fix="raise the limit or leave the picture out",
+                        fix="raise the limit or leave the image out",
                     )
                 return _read(stream, found)
     raise DataError(f"{path}: no member {member!r}", fix="rebuild the table from the shards")
@@ -253,7 +253,7 @@ def _key_and_ending(name: str) -> tuple[str, str]:
 def describe_sample(
     stream: BinaryIO, path: Path, key: str, members: dict[str, Member]
 ) -> tuple[Member, tuple[str, ...], dict[str, Any]]:
-    """A sample's picture (not read), its captions and what its `.json` says besides.
+    """A sample's image (not read), its captions and what its `.json` says besides.
 
     Captions come from `.json` (`captions`, a list, or `caption`), else from `.caption` or `.txt`.
     """
@@ -261,7 +261,7 @@ def describe_sample(
     images = [member for ending, member in members.items() if ending.rpartition(".")[2] in IMAGE_ENDINGS]
     if len(images) != 1:
         fix = f"one of {', '.join(f'.{ending}' for ending in IMAGE_ENDINGS)}; found .{', .'.join(members)}"
-        raise DataError(f"{where}: {len(images)} pictures instead of one", fix=fix)
+        raise DataError(f"{where}: {len(images)} images instead of one", fix=fix)
     texts = {
         ending: decode(_read_text(stream, members[ending], where), f"{path} member {members[ending].name!r}")
         for ending in ("json", "img_name", *CAPTION_ENDINGS)

@@ -1,6 +1,6 @@
 """A test gallery and a validation split held out of a dataset that has none of its own, such as RS5M.
 
-Pictures are ordered by a hash of their id and the seed, so that which ones are held out depends on nothing
+Images are ordered by a hash of their id and the seed, so that which ones are held out depends on nothing
 else: not on the order of shards, nor on how many there are.
 """
 
@@ -18,12 +18,12 @@ from pmpguard.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Which pictures, with all their captions, are kept from training.
+    """Which images, with all their captions, are kept from training.
 
     Args:
-        test: pictures of the test gallery.
-        val: further pictures to select the model on.
-        train: at most this many pictures are trained on; all that are left by default.
+        test: images of the test gallery.
+        val: further images to select the model on.
+        train: at most this many images are trained on; all that are left by default.
         of: the split both are drawn from, the rest of which is not used; by default the whole dataset.
         seed: another number holds out others.
     """
@@ -38,7 +38,7 @@ class HoldOut:
         for name in ("test", "val", "train"):
             count = getattr(self, name)
             if count is not None and count < 1:
-                raise ConfigError(f"hold_out.{name}: {count} pictures", fix="give at least one")
+                raise ConfigError(f"hold_out.{name}: {count} images", fix="give at least one")
 
 
 def draw_splits(table: PairTable, settings: HoldOut) -> PairTable:
@@ -48,7 +48,7 @@ def draw_splits(table: PairTable, settings: HoldOut) -> PairTable:
     allowed = np.ones(len(first), bool) if not settings.of else splits[first] == settings.of
     trained = np.ones(len(first), bool) if not settings.of else splits[first] == "train"
     ids = table.arrow["image_id"].take(pa.array(first)).to_pylist()
-    keys = np.array([_key(name, settings.seed) for name in ids], np.uint64)  # (pictures,)
+    keys = np.array([_key(name, settings.seed) for name in ids], np.uint64)  # (images,)
     order = np.argsort(keys, kind="stable")
     drawn = order[allowed[order]]
     held, rest = drawn[: settings.test + settings.val], order[trained[order]]
@@ -56,11 +56,11 @@ def draw_splits(table: PairTable, settings: HoldOut) -> PairTable:
     if len(held) < settings.test + settings.val or not len(rest):
         where = f"split {settings.of!r} of {table.name}" if settings.of else table.name
         raise DataError(
-            f"{where} has {len(drawn):,} pictures, too few to hold out {settings.test:,} for the test and "
+            f"{where} has {len(drawn):,} images, too few to hold out {settings.test:,} for the test and "
             f"{settings.val:,} to select the model on",
             fix="give smaller numbers as hold_out.test and hold_out.val",
         )
-    split_of = np.full(len(first), "", object)  # by picture
+    split_of = np.full(len(first), "", object)  # by image
     split_of[rest] = "train"
     split_of[held[: settings.test]] = "test"
     split_of[held[settings.test :]] = "val"

@@ -19,25 +19,25 @@ _PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
 
 @dataclass(frozen=True)
 class SplitStatistics:
-    """One split. Shares are of pictures, from 0 to 1.
+    """One split. Shares are of images, from 0 to 1.
 
-    pairs, pictures: their numbers.
-    captions_per_picture: least, mean and most.
+    pairs, images: their numbers.
+    captions_per_image: least, mean and most.
     distinct_captions: different strings.
     words: percentile to words per caption.
     vocabulary: different words, in lower case.
-    with_repeats: pictures that carry a sentence more than once.
-    one_sentence: pictures that carry several captions, all equal.
-    sharing: pictures with a sentence that another picture also carries.
+    with_repeats: images that carry a sentence more than once.
+    one_sentence: images that carry several captions, all equal.
+    sharing: images with a sentence that another image also carries.
     with_direction: captions that name a direction.
-    labels: pictures per scene class, largest first; unlabelled ones are left out.
+    labels: images per scene class, largest first; unlabelled ones are left out.
     best_t2i: K to the highest text-to-image R@K that ids allow.
     """
 
     split: str
     pairs: int
-    pictures: int
-    captions_per_picture: tuple[int, float, int]
+    images: int
+    captions_per_image: tuple[int, float, int]
     distinct_captions: int
     words: dict[int, float]
     vocabulary: int
@@ -75,19 +75,19 @@ class DatasetStatistics:
 
 
 def _column(split: SplitStatistics) -> dict[str, str]:
-    least, mean, most = split.captions_per_picture
+    least, mean, most = split.captions_per_image
     return {
         "split": split.split,
         "pairs": f"{split.pairs:,}",
-        "pictures": f"{split.pictures:,}",
-        "captions per picture": f"{mean:.2f}" + (f" ({least}-{most})" if least != most else ""),
+        "images": f"{split.images:,}",
+        "captions per image": f"{mean:.2f}" + (f" ({least}-{most})" if least != most else ""),
         "distinct captions": f"{split.distinct_captions:,}",
         "words per caption": f"{split.words[50]:g} ({split.words[5]:g}-{split.words[95]:g})",
         "vocabulary": f"{split.vocabulary:,}",
         "scene classes": f"{len(split.labels):,}",
-        "pictures repeating a sentence": f"{split.with_repeats:.1%}",
-        "pictures with one sentence only": f"{split.one_sentence:.1%}",
-        "pictures sharing a sentence": f"{split.sharing:.1%}",
+        "images repeating a sentence": f"{split.with_repeats:.1%}",
+        "images with one sentence only": f"{split.one_sentence:.1%}",
+        "images sharing a sentence": f"{split.sharing:.1%}",
         "captions naming a direction": f"{split.with_direction:.1%}",
         **{f"best t2i R@{rank} by ids": f"{share:.1%}" for rank, share in split.best_t2i.items()},
     }
@@ -102,12 +102,12 @@ def dataset_statistics(table: PairTable) -> DatasetStatistics:
 def split_statistics(table: PairTable, name: str) -> SplitStatistics:
     captions = table.captions
     images, sentences = table.image_codes, table.caption_codes  # (N,) each
-    per_picture = np.bincount(images)  # (pictures,)
+    per_image = np.bincount(images)  # (images,)
     carried, times = np.unique(
         np.stack([sentences, images], axis=1), axis=0, return_counts=True
     )  # (carried,2)
-    different = np.bincount(carried[:, 1])  # (pictures,) distinct sentences
-    carriers = np.bincount(carried[:, 0])  # (sentences,) pictures of each
+    different = np.bincount(carried[:, 1])  # (images,) distinct sentences
+    carriers = np.bincount(carried[:, 0])  # (sentences,) images of each
     sharing = np.unique(carried[carriers[carried[:, 0]] > 1, 1])
     words = [_words(caption) for caption in captions]
     labels = [label for label in table.take(table.first_rows).column("label") if label]
@@ -115,14 +115,14 @@ def split_statistics(table: PairTable, name: str) -> SplitStatistics:
     return SplitStatistics(
         split=name,
         pairs=len(table),
-        pictures=len(per_picture),
-        captions_per_picture=(int(per_picture.min()), float(per_picture.mean()), int(per_picture.max())),
+        images=len(per_image),
+        captions_per_image=(int(per_image.min()), float(per_image.mean()), int(per_image.max())),
         distinct_captions=len(carriers),
         words=dict(zip(_PERCENTILES, percentiles.tolist(), strict=True)),
         vocabulary=len(set(itertools.chain.from_iterable(words))),
-        with_repeats=float((different < per_picture).mean()),
-        one_sentence=float(((different == 1) & (per_picture > 1)).mean()),
-        sharing=len(sharing) / len(per_picture),
+        with_repeats=float((different < per_image).mean()),
+        one_sentence=float(((different == 1) & (per_image > 1)).mean()),
+        sharing=len(sharing) / len(per_image),
         with_direction=float(np.mean([names_direction(caption) for caption in captions])),
         labels=dict(Counter(labels).most_common()),
         best_t2i={rank: best_text_to_image(carried[:, 0], times, rank) for rank in (1, 5, 10)},
@@ -135,13 +135,13 @@ def _words(caption: str) -> list[str]:
 
 
 def best_text_to_image(sentences: np.ndarray, times: np.ndarray, rank: int) -> float:
-    """The highest text-to-image R@rank any retriever can reach when only the own picture counts as a hit.
+    """The highest text-to-image R@rank any retriever can reach when only the own image counts as a hit.
 
     A retriever sees the sentence alone, so equal captions get one ranking. The best one starts with the
-    pictures that carry the sentence most often; captions of the others miss. Given are the sentence (n,) of
-    each (sentence, picture) that occurs, and how often (n,) it does.
+    images that carry the sentence most often; captions of the others miss. Given are the sentence (n,) of
+    each (sentence, image) that occurs, and how often (n,) it does.
     """
-    order = np.lexsort((-times, sentences))  # by sentence, its most frequent picture first
+    order = np.lexsort((-times, sentences))  # by sentence, its most frequent image first
     ordered = sentences[order]
     starts = np.searchsorted(ordered, ordered, "left")  # (n,) where each sentence begins
     hits = times[order][np.arange(len(ordered)) - starts < rank]

@@ -11,8 +11,8 @@ import numpy as np
 # Joiners carry meaning in Persian and Indic scripts and in emoji; every other invisible character goes.
 _KEPT_INVISIBLE = "\u200c\u200d"
 
-# Directions in the plane of the picture. Words for height ("above", "below", "under", "high") are not here:
-# seen from overhead, a bridge above a river stays above it however the picture is turned.
+# Directions in the plane of the image. Words for height ("above", "below", "under", "high") are not here:
+# seen from overhead, a bridge above a river stays above it however the image is turned.
 _DIRECTION = re.compile(
     r"""\b(?:
         (?:left|right)(?:most|wards?|hand|side)?
@@ -26,12 +26,12 @@ _DIRECTION = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 
-# Where those words mean something else. "On top of the hill" is height, "on top of the picture" is not.
+# Where those words mean something else. "On top of the hill" is height, "on top of the image" is not.
 _NO_DIRECTION = re.compile(
     r"""\b(?:
         right[ -](?:angles?|angled|triangles?|of[ -]way|next|beside|behind|now|away|after)
       | top[ -](?:views?|down)
-      | on[ ]top[ ]of(?![ ](?:the[ ]|this[ ])?(?:image|picture|photo|figure|scene))
+      | on[ ]top[ ]of(?![ ](?:the[ ]|this[ ])?(?:image|image|photo|figure|scene))
     )\b""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -62,11 +62,11 @@ def _visible(character: str) -> str:
 
 
 def names_direction(caption: str) -> bool:
-    """Whether flipping or turning the picture would make the caption wrong.
+    """Whether flipping or turning the image would make the caption wrong.
 
-    In doubt the answer is yes: a false yes only costs some augmentation of one picture, a false no teaches a
-    wrong pair. So "vertical" and "east" always count, while "right angle", "right next to", "top view" and
-    "on top of" do not.
+    In doubt the answer is yes: a false yes only costs some augmentation of one image, a false no teaches a
+    mismatched pair. So "vertical" and "east" always count, while "right angle", "right next to", "top view"
+    and "on top of" do not.
 
     >>> names_direction("a pond in the top left corner"), names_direction("two roads cross at a right angle")
     (True, False)

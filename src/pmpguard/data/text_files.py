@@ -138,7 +138,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     temporary.mkdir(parents=True)
     try:
         yield temporary
-        os.sync()  # one flush for all: thousands of pictures one by one would take minutes
+        os.sync()  # one flush for all: thousands of images one by one would take minutes
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -2,7 +2,7 @@
 
 Reference: Arazo et al., "Unsupervised Label Noise Modeling and Loss Correction", ICML 2019. Networks learn
 right pairs before wrong ones, so early in training the right ones have the lower losses. Unlike
-`mixture.py` it knows nothing of what wrong pairs score: it always finds two groups, at 0 % mismatch too.
+`mixture.py` it knows nothing of what mismatched pairs score: it always finds two groups, at 0 % mismatch too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Several kinds of evidence as one number: a logistic discriminant between labelled and wrong pairs.
+"""Several kinds of evidence as one number: a logistic discriminant between labelled and mismatched pairs.
 
-Labelled pairs are a mixture of right and wrong ones, deliberately wrong pairs are wrong ones only. What tells
-the two samples apart is therefore what tells right from wrong, and no label is needed. Evidence that says
-nothing in this dataset (agreement when nearly all captions are wrong) gets hardly any weight by itself.
+Labelled pairs are a mixture of right and wrong ones, deliberately mismatched pairs are wrong ones only. What
+tells the two samples apart is therefore what tells right from wrong, and no label is needed. Evidence that
+says nothing in this dataset (agreement when nearly all captions are wrong) gets hardly any weight by itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FEWEST_MATCHES = 20
 class Discriminant:
     """A weighted sum of standardised parts; no weight is negative: more evidence never speaks against."""
 
-    centre: Array  # (K,) mean of wrong pairs
+    centre: Array  # (K,) mean of mismatched pairs
     scale: Array  # (K,) their deviation
     weights: Array  # (K,)
 
@@ -36,13 +36,13 @@ class Discriminant:
 
 
 def weighted_sum(wrong: Array, weights: Array) -> Discriminant:
-    """Parts standardised by wrong pairs (M, K) and added up with known weights (K,)."""
+    """Parts standardised by mismatched pairs (M, K) and added up with known weights (K,)."""
     scale = wrong.std(0)
     return Discriminant(wrong.mean(0), np.where(scale > 0, scale, 1.0), weights)
 
 
 def refined_discriminant(labelled: Array, wrong: Array, rounds: int = 2) -> Discriminant:
-    """Fit, judge, and fit again to what was judged a match: wrong pairs among the labelled blur the first.
+    """Fit, judge, and fit again to the matches: mismatched pairs among the labelled blur the first fit.
 
     Where hardly any labelled pair looks like a match, the first fit is all there is.
     """

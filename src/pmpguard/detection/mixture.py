@@ -1,6 +1,6 @@
 """Which labelled pairs match, and how many: a two-component mixture whose mismatched half is known.
 
-Scores of deliberately wrong pairs are free, so the mismatched density f- is sampled, not guessed. The
+Scores of deliberately mismatched pairs are free, so the mismatched density f- is sampled, not guessed. The
 labelled scores follow pi f+ + (1 - pi) f-. Replacing every score by its *chance level* u, the share of wrong
 pairs that score at least as high, makes f- exactly uniform on [0, 1] whatever its shape and tails were, and
 puts the matched pairs near 0. There f+ is a mixture of densities b (1 - u)^(b - 1) over a fixed grid of
@@ -76,7 +76,7 @@ def fit_match_mixture(
     seed: int = 0,
     max_iterations: int = MOST_ITERATIONS,
 ) -> MatchMixture:
-    """Fit the mixture to labelled `scores` (N,) given a sample of wrong pairs' `mismatched_scores` (M,).
+    """Fit the mixture to labelled `scores` (N,) given a sample of mismatched pairs' `mismatched_scores` (M,).
 
     When all scores of both kinds are equal they say nothing, and nothing is held against any pair: p(match)
     is 1 everywhere, `match_rate` 1 and `converged` False. `bootstrap` resamples both sets for the interval;
@@ -125,10 +125,10 @@ def fit_with_known_rate(
 ) -> tuple[MatchMixture, float]:
     """The mixture of pairs a model was trained on, whose mismatch rate is known from pairs it was not.
 
-    A model half remembers the wrong pairs it has seen: they score higher than fresh wrong pairs, and the
-    plain fit takes many of them for matches. So f- is moved up by the shift at which the fit finds the known
-    rate. Returns the mixture over all scores, and the shift, which is searched on at most `most` scores drawn
-    at random.
+    A model half remembers the mismatched pairs it has seen: they score higher than fresh mismatched pairs,
+    and the plain fit takes many of them for matches. So f- is moved up by the shift at which the fit finds
+    the known rate. Returns the mixture over all scores, and the shift, which is searched on at most `most`
+    scores drawn at random.
     """
     labelled = _checked(scores, "scores")
     wrong = _checked(mismatched_scores, "mismatched_scores")
@@ -150,7 +150,7 @@ def fit_with_known_rate(
 def chance_levels(scores: Array, mismatched: Array) -> tuple[Array, Array]:
     """Between which two levels of chance each score lies, given the sorted mismatched sample.
 
-    With M wrong pairs of which k score higher and t exactly the same, the level is somewhere in
+    With M mismatched pairs of which k score higher and t exactly the same, the level is somewhere in
     [k, k + t + 1] / (M + 1): a distribution-free statement that holds for ties and in both tails.
     """
     count = len(mismatched)
@@ -231,7 +231,7 @@ def _bootstrap_rates(
     labelled = generator.multinomial(pairs, counts / counts.sum(), size=replicates)  # (R, K)
     masses = np.diff(edges)
     redrawn = generator.multinomial(mismatched_count, masses / masses.sum(), size=replicates)  # (R, K)
-    # a bin that no redrawn wrong pair fell into keeps a sliver of mass: it is improbable, not impossible
+    # a bin that no redrawn mismatched pair fell into keeps a sliver of mass: it is improbable, not impossible
     redrawn_masses = (redrawn + 0.1 * masses) / (mismatched_count + 0.1)
     moved = np.concatenate([np.zeros((replicates, 1)), np.cumsum(redrawn_masses, axis=1)], axis=1)
     start = 0.9 * np.repeat(fitted, replicates, axis=0) + 0.1 / fitted.shape[1]

@@ -1,4 +1,4 @@
-"""What a caught pair should have been: mutual-best proposals among the images and captions of caught pairs.
+"""What a flagged pair should have been: mutual-best proposals among the images and captions of flagged pairs.
 
 Scores come from a function that scores a block of captions against a block of images, so the full matrix
 never exists and any score can be used. For p(match) of a proposal to mean the same as p(match) of a labelled
@@ -63,23 +63,23 @@ def find_proposals(
     mixture: MatchMixture,
     *,
     captions_per_image: int = 1,
-    caught_below: float = 0.5,
+    flagged_below: float = 0.5,
     min_probability: float = 0.5,
     device: torch.device | str = "cpu",
     chunk: int | None = None,
 ) -> Proposals:
-    """Propose captions of caught pairs for images of caught pairs.
+    """Propose captions of flagged pairs for images of flagged pairs.
 
-    Row r pairs caption `caption_of[r]` with image `image_of[r]`; it is caught when `p_match[r]` is below
-    `caught_below`. A caption is proposed for its best image when it is among that image's
+    Row r pairs caption `caption_of[r]` with image `image_of[r]`; it is flagged when `p_match[r]` is below
+    `flagged_below`. A caption is proposed for its best image when it is among that image's
     `captions_per_image` best and has at least `min_probability` under the mixture. A labelled pair is never
     proposed again.
     """
     pairs = pair_numbers(caption_of, image_of)
-    caught = np.asarray(p_match) < caught_below  # (N,)
-    if not caught.any():
+    flagged = np.asarray(p_match) < flagged_below  # (N,)
+    if not flagged.any():
         return Proposals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
-    captions, images = (torch.from_numpy(np.unique(numbers[caught])).to(device) for numbers in pairs)
+    captions, images = (torch.from_numpy(np.unique(numbers[flagged])).to(device) for numbers in pairs)
     allowed = without_labelled(score_block, pairs, device)
     for_images = propose_captions(allowed, images, captions, captions_per_image, chunk)
     for_captions = propose_images(allowed, captions, images, 1, chunk)

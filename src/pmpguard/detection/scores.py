@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pmpguard.detection.mixture import MatchMixture, fit_match_mixture
 
 Array = npt.NDArray[np.float64]
-WRONG_BELOW = 0.5
+FLAGGED_BELOW = 0.5
 # Under so many pairs a share of wrong ones is hardly more than a guess.
 FEW_PAIRS = 100
 MOST = 0.7
@@ -38,8 +38,8 @@ def audit_scores(
 ) -> ScoreAudit:
     """Judge labelled pairs by their scores (N,), given scores of pairs known to be wrong (M,).
 
-    Wrong pairs are free: score captions against images they are not labelled with. Any score will do, if it
-    is higher for better matches and both kinds were computed in the same way; scores standardised per
+    Mismatched pairs are free: score captions against images they are not labelled with. Any score will do, if
+    it is higher for better matches and both kinds were computed in the same way; scores standardised per
     caption and per image (`audit_embeddings`) judge better than raw ones.
 
     >>> found = audit_scores([*np.linspace(2, 4, 60), *np.linspace(-1, 1, 40)], np.linspace(-1, 1, 500))
@@ -58,7 +58,7 @@ def verdicts_of(scores: Array, mixture: MatchMixture) -> ScoreAudit:
     rank[order] = np.arange(1, len(scores) + 1)
     return ScoreAudit(
         mixture.p_match,
-        mixture.p_match < WRONG_BELOW,
+        mixture.p_match < FLAGGED_BELOW,
         rank,
         mixture.mismatch_rate,
         mixture.mismatch_interval,
@@ -67,14 +67,14 @@ def verdicts_of(scores: Array, mixture: MatchMixture) -> ScoreAudit:
 
 
 def _warnings(scores: Array, mixture: MatchMixture) -> list[str]:
-    said = []
+    neighbour_text = []
     if len(scores) < FEW_PAIRS:
-        said.append(f"only {len(scores)} pairs: the estimated mismatch rate is a rough guess")
+        neighbour_text.append(f"only {len(scores)} pairs: the estimated mismatch rate is a rough guess")
     if np.ptp(scores) == 0 and mixture.match_rate == 1.0:
-        said.append("all scores are equal: they say nothing, and no pair is held against")
+        neighbour_text.append("all scores are equal: they say nothing, and no pair is held against")
     elif mixture.mismatch_rate >= MOST:
-        said.append(
+        neighbour_text.append(
             f"about {mixture.mismatch_rate:.0%} of the labelled pairs score like wrong ones: either most "
             "captions are wrong, or the model is too weak to tell; look at some before trusting this"
         )
-    return said
+    return neighbour_text

@@ -1,4 +1,4 @@
-"""How well catching works, measured against the injected truth: the only place that may read it."""
+"""How well detection works, measured against the injected truth: the only place that may read it."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 
 
-class PictureSource(Protocol):
-    """The distinct pictures of a table, by image code."""
+class ImageSource(Protocol):
+    """The distinct images of a table, by image code."""
 
     def __len__(self) -> int: ...
 
@@ -30,13 +30,13 @@ class PictureSource(Protocol):
 
 @dataclass(frozen=True)
 class Gallery:
-    """A split to retrieve in: its pairs and its pictures."""
+    """A split to retrieve in: its pairs and its images."""
 
     table: PairTable
-    pictures: PictureSource
+    images: ImageSource
 
     def __post_init__(self) -> None:
-        if len(self.pictures) < 2:
+        if len(self.images) < 2:
             raise DataError(
                 f"{self.table.name}: retrieval needs at least two images", fix="use a larger split"
             )
@@ -50,9 +50,9 @@ def encoder_precision(device: torch.device, precision: str) -> torch.autocast:
 def encode_gallery(
     retriever: Retriever, gallery: Gallery, batch: int, device: torch.device, precision: str = "fp32"
 ) -> tuple[Encoded, Encoded]:
-    """Captions (one per pair, in table order) and pictures (in order of image codes), float32."""
+    """Captions (one per pair, in table order) and images (in order of image codes), float32."""
     captions = gallery.table.captions
-    codes = np.arange(len(gallery.pictures))
+    codes = np.arange(len(gallery.images))
     with torch.no_grad(), encoder_precision(device, precision):
         texts = []
         for start in range(0, len(captions), batch):
@@ -61,7 +61,7 @@ def encode_gallery(
         parts = [codes[start : start + batch] for start in range(0, len(codes), batch)]
         images = [
             retriever.forward_images(pixels).to(dtype=torch.float32)
-            for pixels in gallery.pictures.batches(parts)
+            for pixels in gallery.images.batches(parts)
         ]
     return Encoded.cat(texts), Encoded.cat(images)
 
@@ -81,8 +81,8 @@ def shortlist_scores(
 ) -> Tensor:
     """(T, I): the fine score where either side's pooled shortlist holds the pair, below all of it elsewhere.
 
-    A pair is re-ranked when the picture is among the caption's `shortlist` nearest pictures or the caption
-    among the picture's nearest captions; the rest keep their pooled order underneath.
+    A pair is re-ranked when the image is among the caption's `shortlist` nearest images or the caption
+    among the image's nearest captions; the rest keep their pooled order underneath.
     """
     pooled = texts.pooled @ images.pooled.T  # (T, I)
     if shortlist >= max(pooled.shape):
@@ -171,8 +171,8 @@ def evaluate_retriever(
     with torch.no_grad():
         for ranking in wanted:
 
-            def score(captions: Encoded, pictures: Encoded, ranking: Ranking = ranking) -> Tensor:
-                return retriever.score(captions, pictures, ranking=ranking)
+            def score(captions: Encoded, pixels: Encoded, ranking: Ranking = ranking) -> Tensor:
+                return retriever.score(captions, pixels, ranking=ranking)
 
             matrix = (
                 score(texts, images)

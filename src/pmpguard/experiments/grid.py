@@ -61,17 +61,17 @@ class GridConfig:
         title: of the rendered table.
         dataset: a dataset in any known format, or "scenes".
         datasets: several of them, instead of `dataset`.
-        images: folder of the pictures, where they are not beside the pairs.
-        scenes: number of scenes of the embedded world.
+        images: folder of the images, where they are not beside the pairs.
+        scenes: number of scenes of the synthetic scenes.
         methods: the lines.
         rates: mismatch rates.
         levels: of the noise.
         seeds: of noise and training.
         train: settings shared by all lines.
         rows: file that collects the rows.
-        printed_table: number of the paper's table to show beside.
-        printed_dataset: its dataset, where it has none of the name of ours.
-        hold_out: pictures kept from training, for datasets without splits of their own.
+        paper_table: number of the paper's table to show beside.
+        paper_dataset: its dataset, where it has none of the name of ours.
+        hold_out: images kept from training, for datasets without splits of their own.
     """
 
     title: str = "Results"
@@ -85,8 +85,8 @@ class GridConfig:
     seeds: tuple[int, ...] = (0, 1, 2)
     train: TrainConfig = field(default_factory=TrainConfig)
     rows: Path = Path("benchmarks/results/rows.jsonl")
-    printed_table: int | None = None
-    printed_dataset: str = ""
+    paper_table: int | None = None
+    paper_dataset: str = ""
     hold_out: HoldOut | None = None
 
     @property
@@ -131,7 +131,7 @@ def read_grid(path: Path, changes: dict[str, Any] | None = None) -> GridConfig:
         plain.pop("datasets", None)
     grid = from_dict(GridConfig, merge(plain, changes), where=str(path))
     if len(grid.places) > 1 and grid.images is not None:
-        raise ConfigError("images: one folder of pictures for several datasets", fix="give --dataset, too")
+        raise ConfigError("images: one folder of images for several datasets", fix="give --dataset, too")
     return grid
 
 
@@ -210,22 +210,22 @@ def run_grid(
     """Run what is missing of these cells, by default all, and return their rows."""
     cells = grid_cells(grid) if cells is None else cells
     finished, world = finished_rows(grid), World.current()
-    prepared: dict[str, PreparedDataset] = {}  # lines may want pictures of different sizes
+    prepared: dict[str, PreparedDataset] = {}  # lines may want images of different sizes
     opened = None  # the dataset these are of
     rows = []
     for number, cell in enumerate(cells, start=1):
         row = finished.get(cell.mark)
         if row is None:
             settings = cell.config.train
-            if cell.config.dataset != opened:  # never the pictures of two at once
+            if cell.config.dataset != opened:  # never the images of two at once
                 prepared.clear()
                 opened = cell.config.dataset
-            pictures = fingerprint([settings.model.image_size, settings.resident, settings.resident_gb])
-            if pictures not in prepared:
-                prepared[pictures] = prepare_dataset(cell.config)
+            images = fingerprint([settings.model.image_size, settings.cache_images, settings.cache_images_gb])
+            if images not in prepared:
+                prepared[images] = prepare_dataset(cell.config)
             name = "".join(letter if letter.isalnum() else "-" for letter in cell.line.name)
             folder = work / f"{name}-{cell.level}-{cell.rate:g}-{cell.seed}-{cell.mark}"
-            result = run_experiment(cell.config, folder, prepared[pictures])
+            result = run_experiment(cell.config, folder, prepared[images])
             row = replace(result.row, method=cell.line.name, mark=cell.mark)
             del result
             if world.is_main:

@@ -15,7 +15,7 @@ from pmpguard.evaluation.recall import recall_names
 
 
 @dataclass(frozen=True)
-class PrintedRow:
+class PaperRow:
     """One printed row: table 1 Swin-T + BERT, 2 GeoRSCLIP, 3 RS5M, 4 ablation; `rate` is None in table 3."""
 
     table: int
@@ -34,7 +34,7 @@ class PrintedRow:
 
 
 @cache
-def printed_rows() -> tuple[PrintedRow, ...]:
+def paper_rows() -> tuple[PaperRow, ...]:
     """All printed rows.
 
     >>> len(printed_rows()), round(printed_rows()[0].mr, 2)
@@ -44,7 +44,7 @@ def printed_rows() -> tuple[PrintedRow, ...]:
     names = recall_names()[:-1]
     with source.open(encoding="utf-8") as stream:
         return tuple(
-            PrintedRow(
+            PaperRow(
                 table=int(row["table"]),
                 dataset=row["dataset"],
                 rate=float(row["mrate"]) if row["mrate"] else None,
@@ -55,14 +55,14 @@ def printed_rows() -> tuple[PrintedRow, ...]:
         )
 
 
-def find_printed(table: int, dataset: str, rate: float | None = None) -> list[PrintedRow]:
+def find_paper_row(table: int, dataset: str, rate: float | None = None) -> list[PaperRow]:
     """The rows of one table and dataset (any case), at one rate where given.
 
     Table 3 names no rate: its rows stand beside any.
     """
     return [
         row
-        for row in printed_rows()
+        for row in paper_rows()
         if row.table == table
         and row.dataset.lower() == dataset.lower()
         and (rate is None or row.rate is None or abs(row.rate - rate) < 1e-9)

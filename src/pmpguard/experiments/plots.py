@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pmpguard.errors import DataError, require
-from pmpguard.experiments.paper_reference import find_printed
+from pmpguard.experiments.paper_reference import find_paper_row
 from pmpguard.experiments.render import same_method
 from pmpguard.experiments.rows import Summary
 from pmpguard.files import write_atomic
@@ -19,7 +19,7 @@ MARKERS = "osD^vPX*"
 
 
 def plot_mr(
-    summaries: Iterable[Summary], path: Path, printed_table: int | None = None, printed_dataset: str = ""
+    summaries: Iterable[Summary], path: Path, paper_table: int | None = None, paper_dataset: str = ""
 ) -> None:
     """Draw one panel per dataset, encoder and noise level; the suffix of `path` chooses PNG, SVG or PDF."""
     figures = require("matplotlib.figure", "plots")
@@ -34,8 +34,8 @@ def plot_mr(
     methods = list(dict.fromkeys(summary.method for members in panels.values() for summary in members))
     for axis, ((dataset, encoder, level), members) in zip(axes, panels.items(), strict=True):
         _draw_ours(axis, members, methods)
-        if printed_table is not None:
-            _draw_printed(axis, printed_table, printed_dataset or dataset, methods)
+        if paper_table is not None:
+            _draw_paper(axis, paper_table, paper_dataset or dataset, methods)
         axis.set_title(f"{dataset}, {level}-level noise\n{encoder}", fontsize=10)
         axis.set_xlabel("mismatched pairs (%)")
         axis.set_ylabel("mR (%)")
@@ -65,9 +65,9 @@ def _draw_ours(axis: Any, members: list[Summary], methods: list[str]) -> None:
             axis.errorbar(rates, means, deviations, label=method, capsize=3, linewidth=1.8, **_look(number))
 
 
-def _draw_printed(axis: Any, table: int, dataset: str, methods: list[str]) -> None:
+def _draw_paper(axis: Any, table: int, dataset: str, methods: list[str]) -> None:
     """Printed lines are thin, dashed and named at their end; one of ours lends its namesake the colour."""
-    rows = find_printed(table, dataset)
+    rows = find_paper_row(table, dataset)
     ends = []
     for name in dict.fromkeys(row.method for row in rows):
         points = sorted(

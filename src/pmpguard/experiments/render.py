@@ -8,15 +8,15 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from pmpguard.evaluation.recall import recall_names
-from pmpguard.experiments.paper_reference import PrintedRow, find_printed
+from pmpguard.experiments.paper_reference import PaperRow, find_paper_row
 from pmpguard.experiments.rows import Statistic, Summary
 
 RECALLS = tuple(recall_names())
-CAUGHT = ("catch_auroc", "catch_estimated_rate")
+CAUGHT = ("detection_auroc", "detection_estimated_rate")
 TITLES = {
     "i2t_r1": "i2t R@1", "i2t_r5": "R@5", "i2t_r10": "R@10",
     "t2i_r1": "t2i R@1", "t2i_r5": "R@5", "t2i_r10": "R@10",
-    "mr": "mR", "catch_auroc": "AUROC", "catch_estimated_rate": "est. rate",
+    "mr": "mR", "detection_auroc": "AUROC", "detection_estimated_rate": "est. rate",
 }  # fmt: skip
 TOLD = "ours, told the labels"
 SHARES = frozenset(CAUGHT)  # in [0, 1], shown with three decimals
@@ -53,13 +53,13 @@ class Section:
 
 def make_sections(
     summaries: Iterable[Summary],
-    printed_table: int | None = None,
-    printed_dataset: str = "",
+    paper_table: int | None = None,
+    paper_dataset: str = "",
     told: Container[str] = (),
 ) -> list[Section]:
     """Group summaries by setting, each followed by its namesake's printed row; other printed rows come last.
 
-    `printed_table` chooses the paper's table; its dataset is ours unless `printed_dataset` names another. The
+    `paper_table` chooses the paper's table; its dataset is ours unless `paper_dataset` names another. The
     paper does not say at which level it corrupts, so its rows stand beside either. Methods among `told` know
     which pairs are wrong and are no competitors.
     """
@@ -69,17 +69,17 @@ def make_sections(
         grouped.setdefault(key, []).append(summary)
     sections = []
     for (dataset, encoder, level, rate), members in sorted(grouped.items()):
-        printed: list[PrintedRow] = []
-        if printed_table is not None:
-            printed = find_printed(printed_table, printed_dataset or dataset, rate)
+        printed: list[PaperRow] = []
+        if paper_table is not None:
+            printed = find_paper_row(paper_table, paper_dataset or dataset, rate)
         lines = []
         for summary in members:
             source = TOLD if summary.method in told else "ours"
             lines.append(Line(summary.method, source, len(summary.seeds), summary.metrics))
             namesakes = [row for row in printed if same_method(row.method, summary.method)]
-            lines += [_printed_line(row) for row in namesakes]
+            lines += [_paper_line(row) for row in namesakes]
             printed = [row for row in printed if row not in namesakes]
-        lines += [_printed_line(row) for row in printed]
+        lines += [_paper_line(row) for row in printed]
         sections.append(Section(dataset, encoder, level, rate, tuple(lines)))
     return sections
 
@@ -106,7 +106,7 @@ def to_markdown(sections: Sequence[Section], title: str = "Results") -> str:
                 cells[names.index("mr")] = f"**{cells[names.index('mr')]}**"
             method = line.method.replace("|", "\\|")
             parts.append(_markdown_row([method, line.source, str(line.seeds or "–"), *cells]))
-    if _has_printed(sections):
+    if _has_paper_row(sections):
         parts += ["", "Rows marked *printed* are the paper's recalls; their mR is recomputed from them."]
     return "\n".join(parts) + "\n"
 
@@ -161,15 +161,15 @@ def to_latex(sections: Sequence[Section], title: str = "Results") -> str:
     return "\n".join(parts)
 
 
-def _printed_line(row: PrintedRow) -> Line:
+def _paper_line(row: PaperRow) -> Line:
     metrics = {name: Statistic(value, None, 1) for name, value in row.metrics.items()}
     return Line(row.method, f"printed, table {row.table}", 0, metrics)
 
 
 def _columns(section: Section) -> list[str]:
-    """The recalls, and the catching metrics where any line has them."""
-    caught = [name for name in CAUGHT if any(name in line.metrics for line in section.lines)]
-    return [*RECALLS, *caught]
+    """The recalls, and the detection metrics where any line has them."""
+    flagged = [name for name in CAUGHT if any(name in line.metrics for line in section.lines)]
+    return [*RECALLS, *flagged]
 
 
 def _best_mr(section: Section) -> Line | None:
@@ -177,7 +177,7 @@ def _best_mr(section: Section) -> Line | None:
     return max(ours, key=lambda line: line.metrics["mr"].mean, default=None)
 
 
-def _has_printed(sections: Sequence[Section]) -> bool:
+def _has_paper_row(sections: Sequence[Section]) -> bool:
     return any(line.printed for section in sections for line in section.lines)
 
 

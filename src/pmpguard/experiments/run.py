@@ -14,7 +14,7 @@ import torch
 
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.formats import read_pairs
-from pmpguard.data.images.sources import Pictures, ResidentPictures, StreamedPictures, open_pictures
+from pmpguard.data.images.sources import Images, ImagesInMemory, StreamedImages, open_images
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.splits import HoldOut, draw_splits
 from pmpguard.detection.rematch import Proposals
@@ -27,9 +27,9 @@ from pmpguard.methods.registry import find_method
 from pmpguard.models.config import Ranking
 from pmpguard.noise.inject import Corruption, corrupt_pairs
 from pmpguard.noise.manifest import apply_manifest, save_manifest
-from pmpguard.synthetic.scenes import scene_world
+from pmpguard.synthetic.scenes import synthetic_scenes
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.distillation import train_generations
+from pmpguard.training.distillation import train_with_distillation
 from pmpguard.training.loop import TrainingData, TrainResult, pick_device
 from pmpguard.training.tracking import current_commit, describe_hardware
 
@@ -42,8 +42,8 @@ class NoiseConfig:
     """Which training captions are made wrong.
 
     Args:
-        rate: share of the pairs (or pictures).
-        level: "caption" replaces single captions, "image" all captions of a picture.
+        rate: share of the pairs (or images).
+        level: "caption" replaces single captions, "image" all captions of a image.
         seed: of the corruption; by default the run's own.
         file: a saved corruption to use instead.
     """
@@ -59,15 +59,15 @@ class ExperimentConfig:
     """A dataset, its corruption and a training run.
 
     Args:
-        dataset: a dataset in any known format, or "scenes" for the embedded world.
-        images: folder of the pictures, where they are not beside the pairs.
-        scenes: number of scenes of the embedded world.
+        dataset: a dataset in any known format, or "scenes" for the synthetic scenes.
+        images: folder of the images, where they are not beside the pairs.
+        scenes: number of scenes of the synthetic scenes.
         noise: which captions are made wrong.
         oracle: train on the truly clean pairs alone, knowing the labels: no competitor, a yardstick. A method
             that weights pairs is told which are right and sees the same batches as without; others get the
             clean pairs only.
         train: the training run.
-        hold_out: pictures kept from training, for a dataset without splits of its own.
+        hold_out: images kept from training, for a dataset without splits of its own.
     """
 
     dataset: str = SCENES
@@ -81,13 +81,13 @@ class ExperimentConfig:
 
 @dataclass(frozen=True)
 class PreparedDataset:
-    """A dataset with its splits' pictures opened once, for any number of runs."""
+    """A dataset with its splits' images opened once, for any number of runs."""
 
     table: PairTable
-    pictures: Mapping[str, Pictures]
+    images: Mapping[str, Images]
 
     def gallery(self, split: str) -> Gallery:
-        return Gallery(self.table.split(split), self.pictures[split])
+        return Gallery(self.table.split(split), self.images[split])
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ExperimentResult:
 
 
 def read_dataset(dataset: str, images: Path | None, hold_out: HoldOut | None) -> PairTable:
-    """The pairs with their own splits, or with those that holding out pictures makes."""
+    """The pairs with their own splits, or with those that holding out images makes."""
     table = read_pairs(Path(dataset), images=images)
     return table if hold_out is None else draw_splits(table, hold_out)
 
@@ -111,17 +111,17 @@ def read_dataset(dataset: str, images: Path | None, hold_out: HoldOut | None) ->
 def prepare_dataset(
     config: ExperimentConfig, splits: tuple[str, ...] = ("train", "val", "test")
 ) -> PreparedDataset:
-    """Read the pairs and open the pictures of every needed split."""
+    """Read the pairs and open the images of every needed split."""
     device, size = pick_device(config.train.device), config.train.model.image_size
     if config.dataset == SCENES:
-        world = scene_world(config.scenes, seed=0, size=size)
-        pictures: dict[str, Pictures] = {}
+        world = synthetic_scenes(config.scenes, seed=0, size=size)
+        images: dict[str, Images] = {}
         for split in splits:
             rows = world.table.split(split)
             chosen = world.table.image_codes[np.flatnonzero(np.array(world.table.column("split")) == split)]
             order = chosen[rows.first_rows]
-            pictures[split] = ResidentPictures(world.images[torch.from_numpy(order)], device)
-        return PreparedDataset(world.table, pictures)
+            images[split] = ImagesInMemory(world.images[torch.from_numpy(order)], device)
+        return PreparedDataset(world.table, images)
     table = read_dataset(config.dataset, config.images, config.hold_out)
     for split in splits:
         if split not in table.splits():
@@ -129,12 +129,12 @@ def prepare_dataset(
                 f"{config.dataset}: no split {split!r}, which is needed to "
                 + {"train": "train on", "val": "select the model", "test": "measure it"}[split],
                 fix=f"it has {', '.join(table.splits())}; --hold_out.test 500 --hold_out.val 500 keeps so "
-                "many pictures from training instead",
+                "many images from training instead",
             )
     settings = config.train
     return PreparedDataset(
         table,
-        {split: open_pictures(table.split(split), size, device, settings.resident, settings.resident_gb)
+        {split: open_images(table.split(split), size, device, settings.cache_images, settings.cache_images_gb)
          for split in splits},
     )  # fmt: skip
 
@@ -152,7 +152,7 @@ def corrupt_dataset(table: PairTable, noise: NoiseConfig, seed: int) -> Corrupti
     return corruption
 
 
-def noise_mark(corruption: Corruption, oracle: bool) -> str:
+def noise_fingerprint(corruption: Corruption, oracle: bool) -> str:
     """Identifies what a run trains on; two noise files never share it, nor do a run and its oracle."""
     return fingerprint(
         [
@@ -179,25 +179,23 @@ def run_experiment(
         log.warning("%s: every training caption is wrong, there is nothing true to learn", data.table.name)
     in_train = np.array(data.table.column("split")) == "train"
     is_noisy = corruption.is_noisy[in_train]
-    train_table, pictures = corruption.table.split("train"), data.pictures["train"]
+    train_table, images = corruption.table.split("train"), data.images["train"]
     known = None
     if config.oracle:
-        train_table, pictures, known = oracle_data(
-            config.train.method, train_table, pictures, is_noisy, device
-        )
+        train_table, images, known = oracle_data(config.train.method, train_table, images, is_noisy, device)
 
     def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:
         found = measure_detection(p_match, is_noisy).as_dict()
         return {f"true_{name}": value for name, value in found.items()}
 
-    trained = train_generations(
+    trained = train_with_distillation(
         config.train,
         TrainingData(
             train_table,
-            pictures,
+            images,
             data.gallery("val"),
             data.table.fingerprint,
-            noise_mark(corruption, config.oracle),
+            noise_fingerprint(corruption, config.oracle),
             known,
         ),
         run,
@@ -213,8 +211,8 @@ def run_experiment(
     )
     detection = rematching = None
     if not config.oracle:
-        detection = measure_catching(trained.method, is_noisy)
-        rematching = measure_rematching(trained.method, data.table.split("train"), train_table)
+        detection = method_detection(trained.method, is_noisy)
+        rematching = method_rematching(trained.method, data.table.split("train"), train_table)
     row = ResultRow(
         dataset=data.table.name,
         method="oracle" if config.oracle else config.train.method,
@@ -236,11 +234,11 @@ def run_experiment(
 def extra_rankings(trained: TrainResult) -> list[Ranking]:
     """Every other ranking the trained model offers, reported beside its own."""
     model = trained.retriever.config
-    gated: list[Ranking] = ["z", "S+z"] if model.cross_gated.use else []
-    return [] if model.ranking == "pooled" else ["pooled", "S", *gated]
+    gated: list[Ranking] = ["gated", "awareness+gated"] if model.cross_gated.use else []
+    return [] if model.ranking == "pooled" else ["pooled", "awareness", *gated]
 
 
-def measure_catching(method: Method, is_noisy: np.ndarray) -> Detection | None:
+def method_detection(method: Method, is_noisy: np.ndarray) -> Detection | None:
     """The final verdicts against the truth; None for a method that judges no pairs."""
     if method.p_match is None:
         return None
@@ -249,13 +247,13 @@ def measure_catching(method: Method, is_noisy: np.ndarray) -> Detection | None:
     return measure_detection(p_match, is_noisy, estimated_rate=rate if rate >= 0 else None)
 
 
-def measure_rematching(method: Method, clean: PairTable, trained_on: PairTable) -> RematchPrecision | None:
-    """The captions proposed for caught pairs' pictures against the clean ones; None where there are none.
+def method_rematching(method: Method, clean: PairTable, trained_on: PairTable) -> RematchPrecision | None:
+    """The captions proposed for flagged pairs' images against the clean ones; None where there are none.
 
     Proposals number captions as the table trained on does. A caption that was written anew describes no
-    picture.
+    image.
     """
-    proposals = caught_proposals(method, trained_on)
+    proposals = flagged_proposals(method, trained_on)
     if proposals is None:
         return None
     number_of = dict(zip(trained_on.captions, trained_on.caption_codes.tolist(), strict=True))
@@ -267,15 +265,15 @@ def measure_rematching(method: Method, clean: PairTable, trained_on: PairTable) 
     if not classes:
         return rematch_precision(proposals, described)
     image_class = [classes.get(labels[row], -1) for row in clean.first_rows]
-    caption_class = np.full(len(number_of), -2)  # without a known class it equals no picture's
+    caption_class = np.full(len(number_of), -2)  # without a known class it equals no image's
     for (number, _), label in zip(known, labels, strict=True):
         if number >= 0 and label in classes:
             caption_class[number] = classes[label]
     return rematch_precision(proposals, described, image_class=image_class, caption_class=caption_class)
 
 
-def caught_proposals(method: Method, trained_on: PairTable) -> Proposals | None:
-    """What the method proposes for the picture of every pair it caught, each picture once."""
+def flagged_proposals(method: Method, trained_on: PairTable) -> Proposals | None:
+    """What the method proposes for the image of every pair it flagged, each image once."""
     if method.p_match is None or method.proposed_caption is None or method.proposed_probability is None:
         return None
     captions = method.proposed_caption.cpu().numpy()
@@ -298,8 +296,8 @@ def row_metrics(
         **test.recall.as_dict(),
         "val_mr": trained.best_mr,
         "best_epoch": float(trained.best_epoch),
-        "generation": float(trained.generation),
-        "generations": float(trained.generations),
+        "model_kept": float(trained.model_kept),
+        "models_trained": float(trained.models_trained),
         "effective_rate": corruption.effective_rate,
         "pairs_per_second": round(trained.pairs_per_second, 1),
         "train_seconds": round(trained.seconds, 2),
@@ -307,7 +305,7 @@ def row_metrics(
     for name, recall in test.rankings.items():
         metrics[f"mr[{name}]"] = recall.mr
     if detection is not None:
-        metrics |= {f"catch_{name}": value for name, value in detection.as_dict().items()}
+        metrics |= {f"detection_{name}": value for name, value in detection.as_dict().items()}
     if rematching is not None:
         shares = {"same_image": rematching.same_image, "same_class": rematching.same_class}
         metrics["rematch_proposals"] = float(rematching.proposals)
@@ -316,24 +314,24 @@ def row_metrics(
 
 
 def oracle_data(
-    method: str, table: PairTable, pictures: Pictures, is_noisy: np.ndarray, device: torch.device
-) -> tuple[PairTable, Pictures, np.ndarray | None]:
+    method: str, table: PairTable, images: Images, is_noisy: np.ndarray, device: torch.device
+) -> tuple[PairTable, Images, np.ndarray | None]:
     """What the oracle trains on, and which of its pairs are right if the method can be told."""
     if is_noisy.all():
         raise DataError("oracle: no clean pair is left to train on", fix="lower the mismatch rate")
     if find_method(method).weights_pairs:
-        return table, pictures, ~is_noisy
-    return *clean_pairs(table, pictures, is_noisy, device), None
+        return table, images, ~is_noisy
+    return *clean_pairs(table, images, is_noisy, device), None
 
 
 def clean_pairs(
-    table: PairTable, pictures: Pictures, is_noisy: np.ndarray, device: torch.device
-) -> tuple[PairTable, Pictures]:
-    """The truly clean pairs and their pictures, for the oracle alone."""
+    table: PairTable, images: Images, is_noisy: np.ndarray, device: torch.device
+) -> tuple[PairTable, Images]:
+    """The truly clean pairs and their images, for the oracle alone."""
     kept = table.filter(~is_noisy)
-    if isinstance(pictures, StreamedPictures):
-        return kept, StreamedPictures(kept, pictures.size, device, pictures.ahead)
-    if not isinstance(pictures, ResidentPictures):
-        raise ConfigError(f"oracle: cannot choose among {type(pictures).__name__}")
+    if isinstance(images, StreamedImages):
+        return kept, StreamedImages(kept, images.size, device, images.ahead)
+    if not isinstance(images, ImagesInMemory):
+        raise ConfigError(f"oracle: cannot choose among {type(images).__name__}")
     codes = table.image_codes[~is_noisy][kept.first_rows]
-    return kept, ResidentPictures(pictures.pixels[torch.from_numpy(codes).to(device)], device)
+    return kept, ImagesInMemory(images.pixels[torch.from_numpy(codes).to(device)], device)

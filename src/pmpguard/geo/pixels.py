@@ -1,4 +1,4 @@
-"""Satellite values to pictures: which bands, which values are black and white, which pixels count.
+"""Satellite values to images: which bands, which values are black and white, which pixels count.
 
 Every scene has one look, worked out from a thinned reading of the whole, so that all its tiles match.
 """
@@ -100,7 +100,7 @@ def read_tile(
 ) -> tuple[np.ndarray | None, float]:
     """The part of the scene at (column, row, width, height) and its share of pixels that hold data.
 
-    The picture is uint8 (height,width,3), black where there is no data; None of a part with too little.
+    The image is uint8 (height,width,3), black where there is no data; None of a part with too little.
     """
     window = require("rasterio.windows", "geo").Window(*place)
     values, valid = _read(dataset, path, look.bands, look.nodata, window=window)  # (k,height,width)
@@ -109,12 +109,12 @@ def read_tile(
         return None, share
     if look.palette is not None:
         known = values[0] < len(look.palette)  # (height,width)
-        picture = look.palette[np.where(known, values[0], 0)]  # (height,width,3)
-        picture[~(known & valid[0])] = 0
-        return picture, share
-    picture = to_bytes(values, look.limits)  # (k,height,width)
-    picture[~valid] = 0
-    return np.ascontiguousarray(np.broadcast_to(picture, (3, *picture.shape[1:])).transpose(1, 2, 0)), share
+        image = look.palette[np.where(known, values[0], 0)]  # (height,width,3)
+        image[~(known & valid[0])] = 0
+        return image, share
+    image = to_bytes(values, look.limits)  # (k,height,width)
+    image[~valid] = 0
+    return np.ascontiguousarray(np.broadcast_to(image, (3, *image.shape[1:])).transpose(1, 2, 0)), share
 
 
 def to_bytes(values: np.ndarray, limits: np.ndarray | None) -> np.ndarray:

@@ -139,7 +139,7 @@ def damage_named(path: Path) -> Iterator[None]:
 
 
 def _check_pixels(dataset: Any, path: Path) -> None:
-    """Refuse what cannot be read in parts, and values that make no picture."""
+    """Refuse what cannot be read in parts, and values that make no image."""
     if any("complex" in kind for kind in dataset.dtypes):
         raise DataError(f"{path}: holds complex values", fix="convert it to amplitudes first")
     height, width = dataset.block_shapes[0]

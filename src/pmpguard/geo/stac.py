@@ -31,11 +31,11 @@ def hits_to_stac(
     *,
     images: Path | Mapping[str, Path] | None = None,
     collection_id: str = "search-results",
-    description: str = "Pictures found by a search, best first",
+    description: str = "Images found by a search, best first",
 ) -> Path:
     """Write a STAC collection with one item per hit and return the path of its `collection.json`.
 
-    `images` says where links lead: the folder the hits' pictures are relative to, or a picture's path for the
+    `images` says where links lead: the folder the hits' images are relative to, or a image's path for the
     id of every hit. An earlier collection in `out` is replaced; a folder with anything else in it is refused.
     STAC knows no unknown time: an item without one gets a span from the first aerial photograph to now, and
     `pmpguard:time_known` false.
@@ -45,7 +45,7 @@ def hits_to_stac(
         raise DataError(f"{out}: exists and is no STAC collection", fix="choose a new folder")
     repeated = [name for name, count in Counter(hit.id for hit in hits).items() if count > 1]
     if repeated:
-        raise DataError(f"several hits have the id {repeated[0]!r}", fix="export one hit per picture")
+        raise DataError(f"several hits have the id {repeated[0]!r}", fix="export one hit per image")
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     collection = pystac.Collection(
         id=collection_id, description=description, extent=_extent(pystac, hits, now), license="other"
@@ -63,7 +63,7 @@ def hits_to_stac(
 
 
 def _asset(pystac: Any, id: str, image: str, images: Path | Mapping[str, Path] | None, out: Path) -> Any:
-    """The picture, by its path from the item's file where it is known."""
+    """The image, by its path from the item's file where it is known."""
     path = images / image if isinstance(images, Path) else (images or {}).get(id)
     place = image if path is None else os.path.relpath(path.resolve(), (out / _ITEMS).resolve())
     return pystac.Asset(place, media_type=_MEDIA_TYPES.get(Path(image).suffix.lower()), roles=["data"])

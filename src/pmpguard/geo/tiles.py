@@ -222,14 +222,14 @@ def _cut(scene: _Scene, folder: Path, settings: TileSettings, progress: bool) ->
     with opened_scene(scene.path) as dataset, new_folder(folder) as temporary:
         facts = scene_facts(dataset, scene.path)
         rows, left_out = [], 0
-        for picture, row in _tiles(dataset, scene, facts, settings, progress):
-            if picture is None:
+        for image, row in _tiles(dataset, scene, facts, settings, progress):
+            if image is None:
                 left_out += 1
                 continue
             suffix = "jpg" if settings.format == "jpeg" else "png"
             file = f"{row['row']}_{row['column']}.{suffix}"
             options = {"quality": settings.quality} if settings.format == "jpeg" else {}
-            picture.save(temporary / file, settings.format.upper(), **options)
+            image.save(temporary / file, settings.format.upper(), **options)
             rows.append({**row, "image": f"{folder.name}/{file}"})
         names = [name for name in facts.properties if name not in SCHEMA.names]
         extra = [pa.field(name, pa.string()) for name in names]
@@ -250,7 +250,7 @@ def _cut(scene: _Scene, folder: Path, settings: TileSettings, progress: bool) ->
 def _tiles(
     dataset: Any, scene: _Scene, facts: SceneFacts, settings: TileSettings, progress: bool
 ) -> Iterator[tuple[Image.Image | None, dict[str, Any]]]:
-    """Every tile with its row of metadata, but for the picture's path; None of one with too little data."""
+    """Every tile with its row of metadata, but for the image's path; None of one with too little data."""
     look = scene_look(dataset, scene.path, settings.bands, settings.stretch, settings.nodata)
     width, height = min(settings.size, dataset.width), min(settings.size, dataset.height)
     known = {

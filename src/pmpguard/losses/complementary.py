@@ -16,10 +16,10 @@ Penalty = Literal["log", "linear"]
 def complementary_terms(
     logits: Tensor, positives: Tensor, image_of: Tensor, penalty: Penalty = "log"
 ) -> Tensor:
-    """(T,): per pair, its caption's row and its picture's column of penalties over the negatives, added.
+    """(T,): per pair, its caption's row and its image's column of penalties over the negatives, added.
 
-    Every pair of a picture carries its column, so that captions and pictures count alike however many
-    captions a picture has.
+    Every pair of a image carries its column, so that captions and images count alike however many
+    captions a image has.
     """
     negatives = ~positives  # (T, I)
     rows = (_penalties(logits.log_softmax(1), penalty) * negatives).sum(1)  # (T,)

@@ -11,7 +11,7 @@ from pmpguard.errors import ConfigError
 Negatives = Literal["hardest", "mean", "sum"]
 
 
-def awareness_terms(
+def hinge_terms(
     scores: Tensor,
     image_of: Tensor,
     positives: Tensor,
@@ -39,7 +39,7 @@ def awareness_terms(
 
 
 def _hinge(scores: Tensor, negative: Tensor, own: Tensor, margin: float, negatives: Negatives) -> Tensor:
-    """(T, K) rivals, (T, K) bool, (T,) -> (T,)."""
+    """(T, K) competitors, (T, K) bool, (T,) -> (T,)."""
     hinges = (margin - own[:, None] + scores).clamp(min=0) * negative  # (T, K)
     if negatives == "hardest":
         return hinges.amax(1)

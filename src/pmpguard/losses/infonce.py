@@ -38,8 +38,8 @@ def positive_targets(
 ) -> Tensor:
     """How strongly each caption and image of the batch belong together: (T, I) in [0, 1].
 
-    image_of (T,) is each caption's column; equal image_keys (I,) are one picture, equal caption_keys (T,) one
-    sentence. Caption t belongs to picture v when some pair of that sentence has that picture; the largest of
+    image_of (T,) is each caption's column; equal image_keys (I,) are one image, equal caption_keys (T,) one
+    sentence. Caption t belongs to image v when some pair of that sentence has that image; the largest of
     those pairs' weights (T,) counts, 1 without weights.
 
     >>> key = torch.arange(3)
@@ -60,7 +60,7 @@ def positive_targets(
     return targets[first]
 
 
-def aggregation_terms(logits: Tensor, targets: Tensor, image_of: Tensor, form: Form = "symmetric") -> Tensor:
+def infonce_terms(logits: Tensor, targets: Tensor, image_of: Tensor, form: Form = "symmetric") -> Tensor:
     """One loss per pair: (T, I), (T, I), (T,) -> (T,). See the head of this file."""
     if form == "symmetric":
         return _both_ways(_shares(targets, 1), _shares(targets, 0), logits, image_of)

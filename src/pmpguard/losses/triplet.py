@@ -20,11 +20,12 @@ from pmpguard.errors import ConfigError
 HardNegatives = Literal["semi-hard", "hardest"]
 
 
-def rivals(scores: Tensor, image_of: Tensor, positives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def own_and_negatives(scores: Tensor, image_of: Tensor, positives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Own score (T,), its caption's with other images (T, I) and its image's with other captions (T, T).
 
     scores (T, I), image_of (T,) the labelled image of each caption, positives (T, I) bool. Positives and
-    labelled pairs are no rivals; they hold the lowest number there is, so that a maximum never picks them.
+    labelled pairs are no negatives; they hold the lowest number there is, so that a maximum never picks
+    them.
     """
     own = scores.gather(1, image_of[:, None]).squeeze(1)  # (T,)
     allies = positives.scatter(1, image_of[:, None], True)  # (T, I)
@@ -40,23 +41,23 @@ def hinge_terms(
     hardest: int = 1,
     negatives: HardNegatives = "hardest",
 ) -> Tensor:
-    """One loss per pair: the mean of its `hardest` largest hinges [margin - own + rival]+, both ways, added.
+    """One loss per pair: the mean of its `hardest` largest hinges [margin - own + negative]+, both ways.
 
-    `margin` is one number or one for each pair (T,). Where a pair has fewer rivals than `hardest`, those
-    missing count as 0. With semi-hard negatives only those easier than the pair are rivals.
+    `margin` is one number or one for each pair (T,). Where a pair has fewer negatives than `hardest`, those
+    missing count as 0. With semi-hard negatives only those easier than the pair are negatives.
     """
     if negatives not in ("semi-hard", "hardest"):
         raise ConfigError(f"negatives are {negatives!r}", fix="choose 'semi-hard' or 'hardest'")
-    own, rows, columns = rivals(scores, image_of, positives)
+    own, rows, columns = own_and_negatives(scores, image_of, positives)
     if negatives == "semi-hard":
-        rows, columns = (_easier(rival, own) for rival in (rows, columns))
+        rows, columns = (_easier(negative, own) for negative in (rows, columns))
     needed = (margin - own)[:, None]  # (T, 1)
     return _mean_of_hardest(needed + rows, hardest) + _mean_of_hardest(needed + columns, hardest)
 
 
-def _easier(rival: Tensor, own: Tensor) -> Tensor:
-    """(T, K), (T,) -> (T, K): the lowest number there is in place of rivals that reach the pair's score."""
-    return rival.masked_fill(rival >= own[:, None], torch.finfo(rival.dtype).min)
+def _easier(negative: Tensor, own: Tensor) -> Tensor:
+    """(T, K), (T,) -> (T, K): negatives that reach the pair's score are masked."""
+    return negative.masked_fill(negative >= own[:, None], torch.finfo(negative.dtype).min)
 
 
 def _mean_of_hardest(hinges: Tensor, hardest: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Catching, suppressing and rematching: what a method that judges its own pairs does before an epoch."""
+"""Detection, suppressing and rematching: what a method that judges its own pairs does before an epoch."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 from pmpguard.detection.combine import refined_discriminant, weighted_sum
-from pmpguard.detection.evidence.caption_agreement import WITNESSES, wrong_together
-from pmpguard.detection.evidence.competition import rival_part
-from pmpguard.detection.evidence.neighbours import find_surroundings, surrounding_parts
-from pmpguard.detection.evidence.regression import mapped_part, spread
+from pmpguard.detection.evidence.caption_agreement import REFERENCE_EVIDENCE, image_level_mismatch
+from pmpguard.detection.evidence.competition import competition_evidence
+from pmpguard.detection.evidence.neighbours import find_neighbourhoods, neighbour_evidence
+from pmpguard.detection.evidence.regression import regression_evidence, whiten
 from pmpguard.detection.evidence.similarity import ScoreStatistics
 from pmpguard.detection.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
 from pmpguard.detection.null_pairs import (
     MOST_COMPARED,
+    NullPairs,
     Part,
-    WrongPairs,
-    agreement_part,
-    draw_wrong,
-    score_part,
-    wrong_count,
+    caption_agreement_evidence,
+    null_pair_count,
+    sample_null_pairs,
+    similarity_evidence,
 )
 from pmpguard.detection.rematch import (
     find_proposals,
@@ -32,28 +32,28 @@ from pmpguard.detection.rematch import (
 from pmpguard.methods.method import Method, TrainingView
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.models.retriever import Retriever
-from pmpguard.stable_random import Draws
+from pmpguard.stable_random import StableRandom
 
 Array = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.bool_]
 Column = tuple[Array, Array]  # evidence of labelled pairs (N,) and of wrong ones (M,)
-EVIDENCE = ("score", "agreement", "said", "shown", "mapped", "rivals")
+EVIDENCE = ("score", "agreement", "said", "shown", "mapped", "competitors")
 REMEMBERED = ("agreement", "mapped")  # as of before any training
 
 
-class CatchingMethod(Method):
+class DetectingMethod(Method):
     """A method whose losses weight pairs by `weight`, learned without any labels."""
 
     weights_pairs = True
 
     weight: Tensor  # (N,) of each pair's positive terms
-    paired_image: Tensor  # (N,) the picture each row is trained with; -1 before the first look
-    kept_back: Tensor | None  # (N,) bool: pairs of pictures that calibration needs untrained
+    paired_image: Tensor  # (N,) the image each row is trained with; -1 before the training-free detection
+    kept_back: Tensor | None  # (N,) bool: pairs of images that calibration needs untrained
     settings: PmpGuardSettings
 
     def __init__(self, retriever: Retriever, settings: PmpGuardSettings, pairs: int) -> None:
         super().__init__(retriever, settings, pairs)
-        self.trusted = False
+        self.clean_estimates = False
         self.register_buffer("weight", torch.ones(pairs))
         self.register_buffer("paired_image", torch.full((pairs,), -1, dtype=torch.int64))
         if settings.suppress:
@@ -61,35 +61,37 @@ class CatchingMethod(Method):
             self.register_buffer("estimated_rate", torch.tensor(-1.0))
             self.register_buffer("proposed_caption", torch.full((pairs,), -1, dtype=torch.int64))
             self.register_buffer("proposed_probability", torch.zeros(pairs))
-            for kind, count in (("remembered", pairs), ("wrong_remembered", wrong_count(pairs))):
+            for kind, count in (("remembered", pairs), ("wrong_remembered", null_pair_count(pairs))):
                 self.register_buffer(kind, torch.full((len(REMEMBERED), count), torch.nan))
-            for weights in ("support_weights", "evidence_weights"):  # without rivals, with
+            for weights in ("support_weights", "evidence_weights"):  # without competitors, with
                 unknown = torch.full((len(EVIDENCE),), -1.0, dtype=torch.float64)
                 self.register_buffer(weights, unknown)
         self.register_buffer(
             "kept_back", torch.zeros(pairs, dtype=torch.bool) if settings.complementary > 0 else None
         )
-        if settings.passes > 1:
-            self.register_buffer("visits", torch.ones(pairs, dtype=torch.int64))
+        if settings.clean_oversampling > 1:
+            self.register_buffer("repeats", torch.ones(pairs, dtype=torch.int64))
 
     def begin_epoch(self, view: TrainingView) -> dict[str, float]:
-        """Judge every pair, propose captions for the pictures, rematch what was caught, plan the epoch."""
-        found = {} if self.p_match is None or self.trusted else self._catch(view, self.p_match)
-        if self.visits is not None and view.epoch >= self.settings.release_at:
-            self.visits.copy_(planned_visits(self.weight, self.settings.passes, view.seed, view.epoch))
+        """Judge every pair, propose captions for the images, rematch what was flagged, plan the epoch."""
+        found = {} if self.p_match is None or self.clean_estimates else self._detect(view, self.p_match)
+        if self.repeats is not None and view.epoch >= self.settings.calibration_epochs:
+            self.repeats.copy_(
+                planned_repeats(self.weight, self.settings.clean_oversampling, view.seed, view.epoch)
+            )
         return found
 
-    def _catch(self, view: TrainingView, p_match: Tensor) -> dict[str, float]:
+    def _detect(self, view: TrainingView, p_match: Tensor) -> dict[str, float]:
         settings = self.settings
         unseen = self._unseen(view)
-        wrong = draw_wrong(view.caption_of, view.image_of, view.seed, view.image_labels)
+        wrong = sample_null_pairs(view.caption_of, view.image_of, view.seed, view.image_labels)
         score = statistics = None
-        if view.epoch >= settings.catch_from:
+        if view.epoch >= settings.detect_from_epoch:
             pairs = view.caption_of, view.image_of
-            score, statistics = score_part(view.captions.pooled, view.images.pooled, *pairs, wrong)
+            score, statistics = similarity_evidence(view.captions.pooled, view.images.pooled, *pairs, wrong)
         fresh = self._judge(view, wrong, score, unseen, p_match)
         if fresh is not None:
-            kept = settings.smoothing if view.epoch > settings.catch_from else 0.0
+            kept = settings.probability_ema if view.epoch > settings.detect_from_epoch else 0.0
             p_match.copy_(kept * p_match + (1 - kept) * fresh)
         self.weight.copy_(p_match * ~unseen)
         if self.kept_back is not None:
@@ -106,20 +108,20 @@ class CatchingMethod(Method):
         rematched = {"rematched": float(self._rematch(view, statistics, alone))} if rematches else {}
         return {**self._estimate(), **rematched}
 
-    def asks_for_second(self) -> bool:
-        """Whether enough pairs were caught for a second model to learn from them by this one's beliefs."""
-        least = self.settings.second_from
+    def wants_distillation(self) -> bool:
+        """Whether enough pairs were flagged for a second model to learn from them by this one's beliefs."""
+        least = self.settings.distill_above_rate
         return (
             least is not None and self.p_match is not None and float(self._buffer("estimated_rate")) >= least
         )
 
-    def trust(self, matches: Tensor) -> None:
+    def clean_probability(self, matches: Tensor) -> None:
         self.weight.copy_(matches)
-        self.trusted = True
+        self.clean_estimates = True
 
     def _unseen(self, view: TrainingView) -> Tensor:
-        """(N,) bool: pairs of the pictures still kept for calibration, a function of seed and epoch."""
-        if view.epoch >= self.settings.release_at:
+        """(N,) bool: pairs of the images still kept for calibration, a function of seed and epoch."""
+        if view.epoch >= self.settings.calibration_epochs:
             return torch.zeros_like(view.image_of, dtype=torch.bool)
         generator = torch.Generator().manual_seed(view.seed)
         images = int(view.image_of.max()) + 1
@@ -127,42 +129,48 @@ class CatchingMethod(Method):
         return drawn.to(view.image_of.device)[view.image_of]
 
     def _judge(
-        self, view: TrainingView, wrong: WrongPairs, score: Part | None, unseen: Tensor, p_match: Tensor
+        self, view: TrainingView, wrong: NullPairs, score: Part | None, unseen: Tensor, p_match: Tensor
     ) -> Tensor | None:
         """(N,) how probably each pair matches by the evidence of this epoch; None where there is none.
 
         Before the model has a score of its own, only the first epoch has evidence, of encoders that have seen
-        no wrong pair, and only where pictures have several captions; several rounds make the best of it.
+        no mismatched pair, and only where images have several captions; several rounds make the best of it.
         """
         several = bool((torch.bincount(view.image_of) > 1).any())
         if score is None and (view.epoch > 0 or not several):
             return None
         if view.epoch == 0:
-            captions, images = (spread(tokens) for tokens in view.tokens())
-            self._remember("agreement", agreement_part(captions, view.caption_of, view.image_of, wrong))
+            captions, images = (whiten(tokens) for tokens in view.tokens())
+            self._remember(
+                "agreement", caption_agreement_evidence(captions, view.caption_of, view.image_of, wrong)
+            )
         else:
             captions, images = view.captions.pooled, view.images.pooled
-        around = find_surroundings(captions, images)
+        neighbourhoods = find_neighbourhoods(captions, images)
         known = {} if score is None else {"score": score}
-        trust = torch.ones_like(p_match) if score is None else p_match
+        clean_probability = torch.ones_like(p_match) if score is None else p_match
         fresh = None
-        for _ in range(self.settings.first_rounds if score is None else 1):
+        for _ in range(self.settings.detection_rounds if score is None else 1):
             parts = dict(known)
-            if around is not None:
-                parts |= surrounding_parts(around, view.caption_of, view.image_of, wrong, trust)
+            if neighbourhoods is not None:
+                parts |= neighbour_evidence(
+                    neighbourhoods, view.caption_of, view.image_of, wrong, clean_probability
+                )
             if view.epoch == 0:
                 pairs = view.caption_of, view.image_of, wrong
-                self._remember("mapped", mapped_part(captions, images, *pairs, trust, view.seed))
-            mapped = self._remembered("mapped")
-            parts |= {} if mapped is None else {"mapped": mapped}
+                self._remember(
+                    "mapped", regression_evidence(captions, images, *pairs, clean_probability, view.seed)
+                )
+            regression = self._remembered("mapped")
+            parts |= {} if regression is None else {"mapped": regression}
             columns = {name: _arrays(part) for name, part in parts.items()}
-            witness = next(columns[name] for name in WITNESSES if name in columns)
+            reference = next(columns[name] for name in REFERENCE_EVIDENCE if name in columns)
             agreed = self._remembered("agreement") if several else None
             exchanged = False
             if agreed is not None:
-                agreement = _arrays(agreed)
-                exchanged = _exchanged(witness, agreement, view.image_of)
-                columns |= {} if exchanged else {"agreement": agreement}
+                caption_agreement = _arrays(agreed)
+                exchanged = _exchanged(reference, caption_agreement, view.image_of)
+                columns |= {} if exchanged else {"agreement": caption_agreement}
             if score is None:  # each round starts anew, from pairs none of which was trained on
                 self._buffer("estimated_rate").fill_(-1.0)
             counted = (unseen if view.epoch else torch.ones_like(unseen)).cpu().numpy()
@@ -170,14 +178,18 @@ class CatchingMethod(Method):
             self._estimate_from(*found, counted)
             if not exchanged:
                 support = torch.from_numpy(found[0]).to(p_match.device)
-                alike = None if around is None else around.captions
+                alike = None if neighbourhoods is None else neighbourhoods.captions
                 moved = wrong.captions, wrong.images
-                rivals = rival_part(support, trust, view.caption_of, view.image_of, moved, alike, view.seed)
-                if rivals is not None:
-                    columns["rivals"] = _arrays(rivals)
+                competitors = competition_evidence(
+                    support, clean_probability, view.caption_of, view.image_of, moved, alike, view.seed
+                )
+                if competitors is not None:
+                    columns["competitors"] = _arrays(competitors)
                     found = self._combine(columns, counted, "evidence_weights")
             mixture, _ = fit_with_known_rate(*found, float(self._buffer("estimated_rate")), seed=view.seed)
-            trust = fresh = torch.as_tensor(mixture.p_match, dtype=torch.float32, device=p_match.device)
+            clean_probability = fresh = torch.as_tensor(
+                mixture.p_match, dtype=torch.float32, device=p_match.device
+            )
         return fresh
 
     def _remember(self, name: str, part: Part) -> None:
@@ -185,7 +197,7 @@ class CatchingMethod(Method):
         self._buffer("wrong_remembered")[REMEMBERED.index(name)] = part.wrong
 
     def _remembered(self, name: str) -> Part | None:
-        """Evidence of encoders that had seen no wrong pair: nothing learned from those is in it."""
+        """Evidence of encoders that had seen no mismatched pair: nothing learned from those is in it."""
         place = REMEMBERED.index(name)
         part = Part(self._buffer("remembered")[place], self._buffer("wrong_remembered")[place])
         return None if part.labelled.isnan().all() else part
@@ -194,8 +206,8 @@ class CatchingMethod(Method):
         """The mismatch rate, from evidence (N,) and (M,) on pairs not trained on yet.
 
         Of trained pairs the model's own score knows too much. Evidence that cannot tell some true pairs from
-        wrong ones makes the rate too high, so the lowest of all looks is kept. Rivals take no part: where
-        captions have many copies they would make it too low.
+        wrong ones makes the rate too high, so the lowest of all looks is kept. Competitors take no part:
+        where captions have many copies they would make it too low.
         """
         rate = self._buffer("estimated_rate")
         if unseen.any() or float(rate) < 0:
@@ -231,7 +243,7 @@ class CatchingMethod(Method):
         return found
 
     def _propose(self, view: TrainingView, statistics: ScoreStatistics, mixture: MatchMixture) -> None:
-        """For every picture its best caption of the whole training set that it is not labelled with.
+        """For every image its best caption of the whole training set that it is not labelled with.
 
         For reports only, and the work grows with the square of the set: large sets do without.
         """
@@ -251,7 +263,7 @@ class CatchingMethod(Method):
         self._buffer("proposed_probability").copy_(probability.to(device)[view.image_of])
 
     def _rematch(self, view: TrainingView, statistics: ScoreStatistics, mixture: MatchMixture) -> int:
-        """Train caught captions with the picture that is theirs by mutual choice; returns how many rows."""
+        """Train flagged captions with the image that is theirs by mutual choice; returns how many rows."""
         device, p_match = self.weight.device, self._buffer("p_match")
         found = find_proposals(
             standardised_cosines(view.captions.pooled, view.images.pooled, statistics),
@@ -261,7 +273,7 @@ class CatchingMethod(Method):
             mixture,
             device=device,
             captions_per_image=5,
-            min_probability=self.settings.rematch_least,
+            min_probability=self.settings.rematch_min_probability,
         )
         best = torch.full((len(view.captions),), -1, dtype=torch.int64, device=device)
         probability = torch.zeros(len(view.captions), device=device)
@@ -275,27 +287,27 @@ class CatchingMethod(Method):
         return int(moved.sum())
 
 
-def planned_visits(weight: Tensor, passes: float, seed: int, epoch: int) -> Tensor:
+def planned_repeats(weight: Tensor, clean_oversampling: float, seed: int, epoch: int) -> Tensor:
     """(N,) int64: how often an epoch comes to each row; N visits in all.
 
-    Rows of weight (N,) one half and more get up to `passes` on average, as far as the others leave room; what
-    is left of the epoch goes to random ones of the others, which then are negatives.
+    Rows of weight (N,) one half and more get up to `clean_oversampling` on average, as far as the others
+    leave room; what is left of the epoch goes to random ones of the others, which then are negatives.
     """
-    order = torch.from_numpy(Draws("visits", seed, epoch).order(len(weight)))
+    order = torch.from_numpy(StableRandom("repeats", seed, epoch).order(len(weight)))
     matches = (weight.cpu() >= 0.5)[order]
     kept, others = order[matches], order[~matches]
-    fed = min(len(order), round(passes * len(kept)))
-    visits = torch.zeros_like(order)
-    visits[kept] = fed // max(len(kept), 1)
-    visits[kept[: fed % max(len(kept), 1)]] += 1
-    visits[others[: len(order) - fed]] = 1
-    return visits.to(weight.device)
+    fed = min(len(order), round(clean_oversampling * len(kept)))
+    repeats = torch.zeros_like(order)
+    repeats[kept] = fed // max(len(kept), 1)
+    repeats[kept[: fed % max(len(kept), 1)]] += 1
+    repeats[others[: len(order) - fed]] = 1
+    return repeats.to(weight.device)
 
 
-def _exchanged(witness: Column, agreement: Column, image_of: Tensor) -> bool:
-    """Whether by another kind of evidence the captions of one picture are wrong together: then they agree."""
-    alone = fit_match_mixture(*witness, bootstrap=0)
-    return wrong_together(alone.p_match, image_of.cpu().numpy(), *agreement)
+def _exchanged(reference: Column, caption_agreement: Column, image_of: Tensor) -> bool:
+    """Whether by another kind of evidence the captions of one image are wrong together: then they agree."""
+    alone = fit_match_mixture(*reference, bootstrap=0)
+    return image_level_mismatch(alone.p_match, image_of.cpu().numpy(), *caption_agreement)
 
 
 def _arrays(part: Part) -> Column:

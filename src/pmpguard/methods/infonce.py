@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from pmpguard.losses.infonce import aggregation_terms
+from pmpguard.losses.infonce import infonce_terms
 from pmpguard.methods.method import EncodedBatch, Method, pooled_cosines
 
 
@@ -19,9 +19,9 @@ class InfoNceSettings:
 
 
 class InfoNce(Method):
-    """Cross-entropy of each caption over the batch's pictures and of each picture over its captions.
+    """Cross-entropy of each caption over the batch's images and of each image over its captions.
 
-    Pairs that share a picture or a caption string are positives of each other. Trusts every label.
+    Pairs that share a image or a caption string are positives of each other. Trusts every label.
     """
 
     name = "infonce"
@@ -29,4 +29,4 @@ class InfoNce(Method):
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         logits = pooled_cosines(batch) / self.temperature  # (T, I)
-        return {"infonce": aggregation_terms(logits, batch.targets, batch.image_of, self.settings.form)}
+        return {"infonce": infonce_terms(logits, batch.targets, batch.image_of, self.settings.form)}

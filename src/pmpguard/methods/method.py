@@ -2,8 +2,8 @@
 
 The loop never knows which method runs. It builds the model the method asks for (`shape`), encodes each
 batch, calls `losses`, takes the mean of every named term and adds them up. Once per epoch it offers the
-method a look at the whole training set (`begin_epoch`), which is where wrong pairs are caught. Whatever a
-method must remember lives in its buffers, so that checkpoints hold it without knowing what it is.
+method a look at the whole training set (`begin_epoch`), which is where mismatched pairs are flagged. Whatever
+a method must remember lives in its buffers, so that checkpoints hold it without knowing what it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pmpguard.models.retriever import Retriever
 
 
 @dataclass(frozen=True)
-class Taught:
+class TeacherBatch:
     """A batch as a finished model sees it, whose beliefs are worth learning."""
 
     teacher: Retriever
@@ -37,21 +37,21 @@ class Taught:
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """One global batch: T captions and I pictures, every picture once."""
+    """One global batch: T captions and I images, every image once."""
 
     texts: Encoded
     images: Encoded
-    image_of: Tensor  # (T,) int64: which of the I pictures each caption is labelled with
-    image_keys: Tensor  # (I,) int64: equal numbers, equal picture
+    image_of: Tensor  # (T,) int64: which of the I images each caption is labelled with
+    image_keys: Tensor  # (I,) int64: equal numbers, equal image
     caption_keys: Tensor  # (T,) int64: equal numbers, equal caption string
     rows: Tensor  # (T,) int64: rows of the training table
     epoch: int  # from 0
     longer_than: LongerThan | None = None  # (words, most captions of the T with more); None: unknown
-    taught: Taught | None = None  # where there is a teacher
+    taught: TeacherBatch | None = None  # where there is a teacher
 
     @cached_property
     def targets(self) -> Tensor:
-        """(T, I) float: 1 where caption and picture belong together by picture or by equal string."""
+        """(T, I) float: 1 where caption and image belong together by image or by equal string."""
         return self.weighted_targets(None)
 
     def weighted_targets(self, weights: Tensor | None) -> Tensor:
@@ -63,8 +63,8 @@ class EncodedBatch:
 class TrainingView:
     """The training set as the current model sees it, encoded without augmentation when first asked for.
 
-    `captions` holds each distinct caption once and `images` each distinct picture once; row r of the training
-    table pairs caption `caption_of[r]` with picture `image_of[r]`.
+    `captions` holds each distinct caption once and `images` each distinct image once; row r of the training
+    table pairs caption `caption_of[r]` with image `image_of[r]`.
     """
 
     encode: Callable[[], tuple[Encoded, Encoded]]
@@ -72,7 +72,7 @@ class TrainingView:
     image_of: Tensor  # (N,) int64
     epoch: int
     seed: int
-    image_labels: Tensor | None = None  # (pictures,) int64: scene class of each picture, -1 where unknown
+    image_labels: Tensor | None = None  # (images,) int64: scene class of each image, -1 where unknown
     is_last: bool = True  # whether no epoch follows this one
     read_tokens: Callable[[], tuple[Tensor, Tensor]] | None = None  # see `tokens`
     _cache: dict[str, Encoded] = field(default_factory=dict, repr=False)
@@ -86,7 +86,7 @@ class TrainingView:
         """Pooled tokens of `captions` (C, c) and `images` (I, e) before the encoders' last linear layers.
 
         Those are new where the encoders are pretrained, and would hide much of what the encoders know. Every
-        call reads all captions and pictures. Without `read_tokens`, the pooled vectors themselves.
+        call reads all captions and images. Without `read_tokens`, the pooled vectors themselves.
         """
         if self.read_tokens is None:
             return self.captions.pooled, self.images.pooled
@@ -116,17 +116,17 @@ class Method(nn.Module):
     # Whether `trust` can be told which pairs are right.
     weights_pairs: ClassVar[bool] = False
     # Whether the losses read `EncodedBatch.taught`.
-    learns_from_teacher: ClassVar[bool] = False
+    can_distill: ClassVar[bool] = False
     # (N,) float in [0, 1], set by methods that judge pairs: the detection metric reads it, the loop does not.
     p_match: Tensor | None
-    # (N,) int64, set by methods that train a caption with another picture than its label: the code of the
-    # picture each row is trained with in this epoch, -1 throughout for the labelled ones.
+    # (N,) int64, set by methods that train a caption with another image than its label: the code of the
+    # image each row is trained with in this epoch, -1 throughout for the labelled ones.
     paired_image: Tensor | None
     # (N,) int64, set by methods that feed some pairs more often than others: how often in this epoch.
-    visits: Tensor | None
-    # What the last look at the training set found, for reports: the share of wrong pairs it estimates (a
-    # number, -1 before the first look), and for each row the caption proposed for its picture, by number (N,)
-    # and with its probability (N,).
+    repeats: Tensor | None
+    # What the last look at the training set found, for reports: the share of mismatched pairs it estimates (a
+    # number, -1 before the training-free detection), and for each row the caption proposed for its image, by
+    # number (N,) and with its probability (N,).
     estimated_rate: Tensor | None
     proposed_caption: Tensor | None
     proposed_probability: Tensor | None
@@ -138,13 +138,13 @@ class Method(nn.Module):
         self.pairs = pairs
         self.register_buffer("p_match", None)
         self.register_buffer("paired_image", None)
-        self.register_buffer("visits", None)
+        self.register_buffer("repeats", None)
         self.register_buffer("estimated_rate", None)
         self.register_buffer("proposed_caption", None)
         self.register_buffer("proposed_probability", None)
 
     @classmethod
-    def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
+    def model_config(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
         """The model this method trains: ranking rule and modules."""
         return ungated(config, "pooled")
 
@@ -169,7 +169,7 @@ class Method(nn.Module):
         """Train on the pairs that are right (N,) bool and never judge any: for the oracle alone."""
         raise NotImplementedError(f"{self.name} does not weight pairs")
 
-    def asks_for_second(self) -> bool:
+    def wants_distillation(self) -> bool:
         """Whether, by what a finished run has found, a second model taught by this one is worth its time."""
         return False
 
@@ -202,12 +202,12 @@ def boundary_progress(boundary: Boundary) -> dict[str, Tensor]:
 
 
 def pooled_cosines(batch: EncodedBatch) -> Tensor:
-    """(T, I): cosine of every caption with every picture."""
+    """(T, I): cosine of every caption with every image."""
     return batch.texts.pooled @ batch.images.pooled.T
 
 
 def awareness_of(texts: Encoded, images: Encoded, boundary: Tensor, longer_than: LongerThan | None) -> Tensor:
-    """(T, I): S of every caption with every picture, at the precision that training needs."""
+    """(T, I): S of every caption with every image, at the precision that training needs."""
     return awareness_scores_fused(
         texts.fragments, texts.mask, images.fragments, boundary,
         region_mask=images.mask, product_dtype=PRODUCT_DTYPE, longer_than=longer_than,
@@ -226,5 +226,5 @@ def trained_awareness(batch: EncodedBatch, boundary: Boundary) -> Tensor:
 
 
 def labelled(scores: Tensor, image_of: Tensor) -> Tensor:
-    """(T,): the score of each caption with its labelled picture."""
+    """(T,): the score of each caption with its labelled image."""
     return scores.gather(1, image_of[:, None])[:, 0]

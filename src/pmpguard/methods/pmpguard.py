@@ -1,8 +1,8 @@
-"""PMPGuard: cross-gated attention, awareness attention, and training that catches its own wrong pairs.
+"""PMPGuard: cross-gated attention, awareness attention, and training that detects its own mismatched pairs.
 
 `paper` runs the equations as printed, trusting every label. `recommended` ranks by pooled cosine plus S and
 weights each pair's positive terms by the probability that it is a true match, learned without any labels (see
-`pmpguard.detection`). Gates (`cga`) and letting caught captions find a better picture (`rematch`) lost on
+`pmpguard.detection`). Gates (`cga`) and letting flagged captions find a better image (`rematch`) lost on
 validation and are off.
 """
 
@@ -18,13 +18,13 @@ from pmpguard.kernels.caption_blocks import LongerThan
 from pmpguard.kernels.cross_gated.fused import fits_gated_kernel, gated_cosines_fused
 from pmpguard.kernels.pair_scoring import all_pairs_with_gradient
 from pmpguard.losses.complementary import complementary_terms
-from pmpguard.losses.distillation import belief_terms, mean_beliefs
-from pmpguard.losses.hinge import Negatives, awareness_terms
-from pmpguard.losses.infonce import aggregation_terms
-from pmpguard.methods.detecting import CatchingMethod
+from pmpguard.losses.distillation import distillation_terms, soft_targets
+from pmpguard.losses.hinge import Negatives, hinge_terms
+from pmpguard.losses.infonce import infonce_terms
+from pmpguard.methods.detecting import DetectingMethod
 from pmpguard.methods.method import (
     EncodedBatch,
-    Taught,
+    TeacherBatch,
     awareness_of,
     boundary_progress,
     pooled_cosines,
@@ -34,14 +34,14 @@ from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.models.config import CrossGatedConfig, Ranking, RetrieverConfig
 from pmpguard.models.encoded import Encoded
 
-GATED_CHUNK = 64  # captions and pictures gated at once: every pair has gated fragments of its own
+GATED_CHUNK = 64  # captions and images gated at once: every pair has gated fragments of its own
 
 
-class PmpGuard(CatchingMethod):
-    """The paper's objective L_IA + lambda L_PA with catching, suppressing and, if asked, rematching."""
+class PmpGuard(DetectingMethod):
+    """The paper's objective L_IA + lambda L_PA with detection, suppressing and, if asked, rematching."""
 
     name = "pmpguard"
-    learns_from_teacher = True
+    can_distill = True
     Settings = PmpGuardSettings
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "recommended": {},
@@ -49,24 +49,24 @@ class PmpGuard(CatchingMethod):
             "cga": True,
             "suppress": False,
             "rematch": False,
-            "passes": 1.0,
+            "clean_oversampling": 1.0,
             "form": "joint",
             "awareness_loss": "hinge",
             "pooled_weight": 0.0,
             "attention_scale": 1.0,
             "gate_bias": 0.0,
-            "ranking": "S",
+            "ranking": "awareness",
         },
     }
 
     @classmethod
-    def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
-        ranking: Ranking = settings.ranking if settings.pnaa else ("z" if settings.cga else "pooled")
+    def model_config(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
+        ranking: Ranking = settings.ranking if settings.pnaa else ("gated" if settings.cga else "pooled")
         gates = CrossGatedConfig(settings.cga, settings.attention_scale, settings.gate_bias)
         return replace(config, cross_gated=gates, ranking=ranking)
 
     def phase(self, epoch: int) -> int:
-        return int(epoch >= self.settings.warm_up)
+        return int(epoch >= self.settings.warmup_epochs)
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         settings = self.settings
@@ -76,20 +76,20 @@ class PmpGuard(CatchingMethod):
         logits = self._logits(batch)
         terms = {name: self._aggregate(each, targets, batch) for name, each in logits.items()}
         if settings.pnaa and settings.awareness_loss == "hinge":
-            negatives: Negatives = "mean" if batch.epoch < settings.warm_up else "hardest"
+            negatives: Negatives = "mean" if batch.epoch < settings.warmup_epochs else "hardest"
             scores = trained_awareness(batch, self.retriever.boundary)  # (T, I)
-            terms["awareness"] = awareness_terms(
+            terms["awareness"] = hinge_terms(
                 scores, batch.image_of, batch.targets > 0, settings.margin, negatives
             )
         found = {name: share.get(name, 1.0) * term * weights for name, term in terms.items()}
         if self.kept_back is not None:
             found["complementary"] = self._push(batch) * ~self.kept_back[batch.rows]
         if batch.taught is not None:
-            found |= self._taught(batch, batch.taught, weights, logits)
+            found |= self._distillation(batch, batch.taught, weights, logits)
         return found
 
-    def _taught(
-        self, batch: EncodedBatch, taught: Taught, weights: Tensor, logits: dict[str, Tensor]
+    def _distillation(
+        self, batch: EncodedBatch, taught: TeacherBatch, weights: Tensor, logits: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """(T,) each: pairs learn from a teacher's beliefs as far as their own label is not trusted."""
         settings, texts, images = self.settings, taught.texts, taught.images
@@ -99,16 +99,16 @@ class PmpGuard(CatchingMethod):
                 boundary = taught.teacher.boundary.value(train=False)
                 aware = awareness_of(texts, images, boundary, batch.longer_than)
                 scores.append(aware / settings.awareness_temperature)
-            beliefs = mean_beliefs(scores)
+            soft = soft_targets(scores)
             best = weights.new_zeros(len(batch.image_keys))  # (I,)
             best = best.scatter_reduce(0, batch.image_of, weights, "amax")
         return {
-            f"taught {name}": settings.teach * belief_terms(each, beliefs, 1 - weights, 1 - best)
+            f"taught {name}": settings.distill_weight * distillation_terms(each, soft, 1 - weights, 1 - best)
             for name, each in logits.items()
         }
 
     def _push(self, batch: EncodedBatch) -> Tensor:
-        """(T,): what a pair teaches even if it was caught: where it does not belong."""
+        """(T,): what a pair teaches even if it was flagged: where it does not belong."""
         logits = pooled_cosines(batch) / self.settings.complementary_temperature  # (T, I)
         terms = complementary_terms(logits, batch.targets > 0, batch.image_of, "linear")
         return self.settings.complementary / 2 * terms
@@ -147,7 +147,7 @@ class PmpGuard(CatchingMethod):
         return all_pairs_with_gradient(score, texts, images, text_chunk=GATED_CHUNK, image_chunk=GATED_CHUNK)
 
     def _aggregate(self, logits: Tensor, targets: Tensor, batch: EncodedBatch) -> Tensor:
-        return aggregation_terms(logits, targets, batch.image_of, self.settings.form)
+        return infonce_terms(logits, targets, batch.image_of, self.settings.form)
 
     def progress(self) -> dict[str, Tensor]:
         return {**boundary_progress(self.retriever.boundary), "mismatch": 1 - self.weight.mean()}

@@ -16,7 +16,7 @@ class PmpGuardSettings:
         cga: aggregation loss on cross-gated attention, and on pooled tokens without.
         pnaa: awareness loss, and S in the ranking; without it, z or pooled ranks.
         suppress: weight pairs by their probability of matching.
-        rematch: let caught captions and pictures find each other.
+        rematch: let flagged captions and images find each other.
         form: of the aggregation loss.
         margin: of the awareness loss.
         awareness_weight: lambda of eq. 16.
@@ -24,26 +24,26 @@ class PmpGuardSettings:
         awareness_temperature: S is divided by it in that cross-entropy.
         pooled_weight: of the InfoNCE on pooled tokens, which keeps the shortlist good and without gates is
             the aggregation loss itself (0 then counts as 1).
-        complementary: weight of a loss that every pair has in full, caught or not: it only pushes negatives
+        complementary: weight of a loss that every pair has in full, flagged or not: it only pushes negatives
             away, so a wrong label does little harm and a right one that was taken for wrong still teaches.
         complementary_temperature: pooled cosines are divided by it there.
-        warm_up: epochs in which the awareness loss averages over negatives.
-        catch_from: first epoch that judges pairs by the model's own score; before it, where pictures have
-            several captions, by what the encoders know before any training.
-        first_rounds: how often pairs are judged before the first epoch, each time by other pairs as far as
-            they were trusted the time before.
-        calibration: share of the pictures whose pairs are not trained on before `release_at`: on them the
-            mismatch rate is estimated without what the model remembers of wrong pairs.
-        release_at: first epoch that trains on them too.
-        passes: how often an epoch from `release_at` on comes at most to a pair judged to match, in place of
-            pairs judged wrong; 1 comes to every pair once.
-        smoothing: share of the previous epoch's probability that is kept.
-        rematch_from: first epoch that trains caught captions with the picture they were rematched to.
+        warmup_epochs: epochs in which the awareness loss averages over negatives.
+        detect_from_epoch: first epoch that judges pairs by the model's own score; before it, where images
+            have several captions, by what the encoders know before any training.
+        detection_rounds: how often pairs are judged before the first epoch, each time by other pairs as far
+            as they were trusted the time before.
+        calibration: share of the images whose pairs are not trained on before `calibration_epochs`: on them
+            the mismatch rate is estimated without what the model remembers of mismatched pairs.
+        calibration_epochs: first epoch that trains on them too.
+        clean_oversampling: how often an epoch from `calibration_epochs` on comes at most to a pair judged to
+            match, in place of pairs judged wrong; 1 comes to every pair once.
+        probability_ema: share of the previous epoch's probability that is kept.
+        rematch_from: first epoch that trains flagged captions with the image they were rematched to.
         rematch_weight: how strongly, times the proposal's probability.
-        rematch_least: smallest probability of a proposal.
-        second_from: share of pairs found wrong from which on a second model is trained, taught by the first:
-            pairs it does not trust learn from what the first believes; None for never.
-        teach: weight of those beliefs.
+        rematch_min_probability: smallest probability of a proposal.
+        distill_above_rate: share of pairs found wrong from which on a second model is trained, taught by the
+            first: pairs it does not trust learn from what the first believes; None for never.
+        distill_weight: weight of those beliefs.
         ranking: how the trained model ranks.
         attention_scale: W_a at the start, times the identity.
         gate_bias: of the gates at the start.
@@ -61,22 +61,26 @@ class PmpGuardSettings:
     pooled_weight: float = 1.0
     complementary: float = 0.0
     complementary_temperature: float = 0.1
-    warm_up: int = 1
-    catch_from: int = 1
-    first_rounds: int = 5
+    warmup_epochs: int = 1
+    detect_from_epoch: int = 1
+    detection_rounds: int = 5
     calibration: float = 0.2
-    release_at: int = 5
-    passes: float = 3.0
-    smoothing: float = 0.3
+    calibration_epochs: int = 5
+    clean_oversampling: float = 3.0
+    probability_ema: float = 0.3
     rematch_from: int = 4
     rematch_weight: float = 0.5
-    rematch_least: float = 0.9
-    second_from: float | None = None
-    teach: float = 1.0
-    ranking: Literal["S", "z", "S+z", "pooled", "pooled+S"] = "pooled+S"
+    rematch_min_probability: float = 0.9
+    distill_above_rate: float | None = None
+    distill_weight: float = 1.0
+    ranking: Literal["awareness", "gated", "awareness+gated", "pooled", "pooled+awareness"] = (
+        "pooled+awareness"
+    )
     attention_scale: float = 10.0
     gate_bias: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.second_from is not None and not 0 <= self.second_from <= 1:
-            raise ConfigError(f"second_from: {self.second_from}", fix="give a share of pairs, from 0 to 1")
+        if self.distill_above_rate is not None and not 0 <= self.distill_above_rate <= 1:
+            raise ConfigError(
+                f"distill_above_rate: {self.distill_above_rate}", fix="give a share of pairs, from 0 to 1"
+            )

@@ -9,14 +9,14 @@ from typing import Any, Literal
 from pmpguard.errors import ConfigError
 from pmpguard.models.encoders.image import EncoderOptions
 
-Ranking = Literal["S", "z", "S+z", "pooled", "pooled+S", "head"]
+Ranking = Literal["awareness", "gated", "awareness+gated", "pooled", "pooled+awareness", "head"]
 
 
 @dataclass(frozen=True)
 class CrossGatedConfig:
     """Cross-gated attention at the start of training. As printed in the paper: scale 1, bias 0.
 
-    A method decides by its settings whether there are gates (`Method.shape`).
+    A method decides by its settings whether there are gates (`Method.model_config`).
     """
 
     use: bool = True
@@ -78,8 +78,8 @@ class RetrieverConfig:
 
     vision: `tiny`, `efficientnet-lite0`, `mobilenet-v2`, or a Hugging Face model's id or folder.
     text: `tiny`, `minilm-l6`, or a Hugging Face model's id or folder.
-    ranking: `S` (awareness), `z` (cross-gated cosine), `pooled` (cosine of pooled vectors) or a sum, in which
-    z or pooled counts `ranking_weight` times; or `head`, the head's own score.
+    ranking: `awareness` (S of the paper), `gated` (cross-gated cosine), `pooled` (cosine of pooled vectors)
+    or a sum, in which gated or pooled counts `ranking_weight` times; or `head`, the head's own score.
     stages: regions hold what earlier stages of the vision encoder saw there, too.
     dropout: share of the encoders' features that the projections do not see in training.
     """
@@ -88,10 +88,10 @@ class RetrieverConfig:
     text: str = "tiny"
     dim: int = 512
     image_size: int = 64
-    max_words: int = 48
+    max_tokens: int = 48
     cross_gated: CrossGatedConfig = field(default_factory=CrossGatedConfig)
     awareness: AwarenessConfig = field(default_factory=AwarenessConfig)
-    ranking: Ranking = "S"
+    ranking: Ranking = "awareness"
     ranking_weight: float = 1.0
     temperature: float = 0.07
     vision_options: EncoderOptions = field(default_factory=EncoderOptions)
@@ -102,18 +102,18 @@ class RetrieverConfig:
     adapters: AdapterConfig = field(default_factory=AdapterConfig)
 
     def __post_init__(self) -> None:
-        for name in ("dim", "image_size", "max_words"):
+        for name in ("dim", "image_size", "max_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}", fix="give a number above 0")
         if not 0.01 <= self.temperature <= 0.5:
             raise ConfigError(f"temperature is {self.temperature}", fix="give a number between 0.01 and 0.5")
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout is {self.dropout}", fix="give a share from 0 to below 1")
-        needs_gates = "z" in self.ranking or self.awareness.input == "gated"
+        needs_gates = "gated" in self.ranking or self.awareness.input == "gated"
         if needs_gates and not self.cross_gated.use:
             raise ConfigError(
                 f"ranking {self.ranking!r} with {self.awareness.input} input needs cross-gated attention",
-                fix="set cross_gated.use=true, or ranking=S and awareness.input=raw",
+                fix="set cross_gated.use=true, or ranking=awareness and awareness.input=raw",
             )
         self._check_head()
 
@@ -135,7 +135,7 @@ class RetrieverConfig:
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"vision": "tiny", "text": "tiny", "dim": 128, "image_size": 64, "max_words": 32},
+    "tiny": {"vision": "tiny", "text": "tiny", "dim": 128, "image_size": 64, "max_tokens": 32},
     "light": {"vision": "efficientnet-lite0", "text": "minilm-l6", "image_size": 224},
     "swin-bert": {"vision": "swin-t", "text": "bert-base", "image_size": 224},
     "clip": {"vision": "clip", "text": "clip", "image_size": 224},

@@ -1,4 +1,4 @@
-"""Why a caption and a picture match or not: the evidence of each word, and where in the picture it is."""
+"""Why a caption and a image match or not: the evidence of each word, and where in the image it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class WordEvidence:
     """One word's part in the score.
 
     `positive` and `negative` are shares of the score S: over all words they add up to it. `regions` (h, w)
-    are the word's cosines with the picture's regions, top left first; of several pieces, their mean.
+    are the word's cosines with the image's regions, top left first; of several pieces, their mean.
     """
 
     word: str
@@ -27,7 +27,7 @@ class WordEvidence:
 
 @dataclass(frozen=True)
 class Explanation:
-    """S of one caption and one picture, word by word."""
+    """S of one caption and one image, word by word."""
 
     score: float
     boundary: float
@@ -48,7 +48,7 @@ class Explanation:
 def explain_pair(
     parts: AwarenessParts, words: Sequence[Word], grid: tuple[int, int], boundary: float
 ) -> Explanation:
-    """Gather the evidence of word pieces (one pair, P = 1) into words."""
+    """Gather the evidence of tokens (one pair, P = 1) into words."""
     count = sum(len(word.fragments) for word in words)
     positive = ((parts.feature + parts.relevance)[0] / count).tolist()  # m numbers
     negative = (parts.negative[0] / count).tolist()  # m numbers

@@ -19,14 +19,14 @@ def model_card(model: Retriever, notes: str = "") -> str:
     side = model.image_encoder.grid
     card = f"""# Image-text retriever for remote-sensing imagery
 
-Written by pmpguard {pmpguard.__version__}. Pictures and captions become unit vectors of dimension
+Written by pmpguard {pmpguard.__version__}. Images and captions become unit vectors of dimension
 {config.dim}, one per item and one per fragment (image region or word piece); pairs are ranked by
 `{config.ranking}`.
 
 | | |
 |---|---|
 | vision encoder | {config.vision}, {config.image_size} px, {side} x {side} regions |
-| text encoder | {config.text}, at most {config.max_words} word pieces |
+| text encoder | {config.text}, at most {config.max_tokens} tokens |
 | parameters | {count:,} |
 | boundary at test | {float(model.boundary.value(train=False)):.4f} ({config.awareness.at_test}) |
 | temperature | {model.temperature.item():.4f} |

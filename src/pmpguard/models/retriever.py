@@ -46,7 +46,7 @@ PROGRESS_FROM = 8  # batches; shorter jobs show no bar
 
 
 class Retriever(nn.Module):
-    """Encodes captions and pictures, scores pairs of them, and says why.
+    """Encodes captions and images, scores pairs of them, and says why.
 
     Made by `Retriever.create` (from pretrained or untrained encoders) or `Retriever.load`. Training calls
     `forward_images` and `forward_texts`; everyone else `encode_images`, `encode_texts` and `score`.
@@ -89,7 +89,7 @@ class Retriever(nn.Module):
         text_encoder, tokenizer = pretrained_text_encoder(
             config.text,
             config.dim,
-            config.max_words,
+            config.max_tokens,
             config.text_options,
             tokenizer=word_tokenizer(captions) if config.text == "tiny" and captions is not None else None,
             allow_download=allow_download,
@@ -109,8 +109,8 @@ class Retriever(nn.Module):
     # ------------------------------------------------------------------------------------------- for training
 
     def tokenize(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Token ids (N, L) and mask (N, L), true except at padding; L at most `max_words` + 2."""
-        return self.tokenizer.encode(texts, self.config.max_words)
+        """Token ids (N, L) and mask (N, L), true except at padding; L at most `max_tokens` + 2."""
+        return self.tokenizer.encode(texts, self.config.max_tokens)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Pixel values 0..255 as the image encoder wants them."""
@@ -153,7 +153,7 @@ class Retriever(nn.Module):
     # ------------------------------------------------------------------------------------------------ for use
 
     def encode_images(self, images: Sequence[Image.Image] | Tensor, *, batch_size: int = 64) -> Encoded:
-        """Pictures of any size: PIL images, or a tensor (N, 3, H, W), uint8 or float in [0, 1]."""
+        """Images of any size: PIL images, or a tensor (N, 3, H, W), uint8 or float in [0, 1]."""
 
         def encode(rows: slice) -> Encoded:
             return self.forward_images(self._pixels(images[rows], rows.start).to(self.device))
@@ -161,7 +161,7 @@ class Retriever(nn.Module):
         return self._in_batches(encode, len(images), batch_size, "images")
 
     def encode_texts(self, texts: Sequence[str], *, batch_size: int = 256) -> Encoded:
-        """Captions; what goes beyond `max_words` word pieces is cut."""
+        """Captions; what goes beyond `max_tokens` tokens is cut."""
         ids, mask = self.tokenize(texts)
 
         def encode(rows: slice) -> Encoded:
@@ -174,7 +174,7 @@ class Retriever(nn.Module):
 
     @torch.no_grad()
     def score(self, texts: Encoded, images: Encoded, ranking: Ranking | None = None) -> Tensor:
-        """The ranking score of every caption against every picture, (texts, images), higher is better.
+        """The ranking score of every caption against every image, (texts, images), higher is better.
 
         `ranking` replaces the configured one; z counts as a cosine: the temperature is the same for all.
         """
@@ -182,12 +182,12 @@ class Retriever(nn.Module):
         if ranking == "head":
             return self._head_scores(texts, images)
         parts = []
-        if "S" in ranking:
+        if "awareness" in ranking:
             parts.append(self._awareness(texts, images))
-        if "z" in ranking:
+        if "gated" in ranking:
             if self.cross_gated_attention is None:
                 raise ConfigError(
-                    f"ranking {ranking!r} needs cross-gated attention", fix="rank by S or pooled"
+                    f"ranking {ranking!r} needs cross-gated attention", fix="rank by awareness or pooled"
                 )
             parts.append(gated_all_pairs(self.cross_gated_attention, texts, images))
         if "pooled" in ranking:
@@ -197,7 +197,7 @@ class Retriever(nn.Module):
     def _head_scores(self, texts: Encoded, images: Encoded) -> Tensor:
         """The head's score of all pairs: (T, I)."""
         if self.head is None:
-            raise ConfigError("ranking 'head' needs a head", fix="rank by S or pooled")
+            raise ConfigError("ranking 'head' needs a head", fix="rank by awareness or pooled")
         floats = self.head.floats_per_pair(texts, images)
         return all_pairs(self.head.score, texts, images, floats_per_pair=floats)
 
@@ -225,12 +225,12 @@ class Retriever(nn.Module):
 
     def explain(self, text: str, image: Image.Image | Tensor) -> Explanation:
         """Each word's evidence for and against the match, and its regions; S as at test, words to regions."""
-        pictures = image[None] if isinstance(image, Tensor) else [image]
-        return self.explain_encoded(text, self.encode_images(pictures))
+        images = image[None] if isinstance(image, Tensor) else [image]
+        return self.explain_encoded(text, self.encode_images(images))
 
     @torch.no_grad()
     def explain_encoded(self, text: str, regions: Encoded) -> Explanation:
-        """`explain` of one picture that is encoded already."""
+        """`explain` of one image that is encoded already."""
         words, regions = self.encode_texts([text]), regions.to(self.device)
         seen_words, seen_regions = words.fragments, regions.fragments  # (1, m, d), (1, n, d)
         if self.config.awareness.input == "gated" and self.cross_gated_attention is not None:
@@ -240,7 +240,7 @@ class Retriever(nn.Module):
         sharpness = self.config.awareness.sharpness
         parts = awareness_parts(seen_words, words.mask, seen_regions, boundary, sharpness=sharpness)
         grid = (self.image_encoder.grid, self.image_encoder.grid)
-        return explain_pair(parts, self.tokenizer.words(text, self.config.max_words), grid, float(boundary))
+        return explain_pair(parts, self.tokenizer.words(text, self.config.max_tokens), grid, float(boundary))
 
     # ------------------------------------------------------------------------------------------ save and load
 
@@ -291,12 +291,12 @@ class Retriever(nn.Module):
     # ------------------------------------------------------------------------------------------------- inside
 
     def _pixels(self, images: Sequence[Image.Image] | Tensor, first: int) -> Tensor:
-        """Pictures as uint8, or normalised float, of the encoder's size: (N, 3, s, s)."""
+        """Images as uint8, or normalised float, of the encoder's size: (N, 3, s, s)."""
         size = self.config.image_size
         if not isinstance(images, Tensor):
             return torch.stack([image_tensor(image, size) for image in images])
         if images.ndim != 4 or images.shape[1] != 3:
-            raise DataError(f"pictures have shape {tuple(images.shape)}", fix="give a tensor (N, 3, H, W)")
+            raise DataError(f"images have shape {tuple(images.shape)}", fix="give a tensor (N, 3, H, W)")
         if images.shape[-2:] != (size, size):
             images = resize_bicubic(images, size)
         if images.dtype == torch.uint8:
@@ -304,7 +304,7 @@ class Retriever(nn.Module):
         lowest, highest = float(images.amin()), float(images.amax())
         if not (lowest > -0.2 and highest < 1.2):  # resizing may overshoot a little
             raise DataError(
-                f"pictures from number {first} on hold values from {lowest:g} to {highest:g}",
+                f"images from number {first} on hold values from {lowest:g} to {highest:g}",
                 fix="give uint8, or float between 0 and 1 that has not been normalised",
             )
         return self.normalise(255 * images.to(self.device).clamp(0, 1))

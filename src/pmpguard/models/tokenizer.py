@@ -47,10 +47,10 @@ class Tokenizer:
         """How many different ids there are."""
         return self.rules.get_vocab_size()
 
-    def encode(self, texts: Sequence[str], max_words: int) -> tuple[Tensor, Tensor]:
+    def encode(self, texts: Sequence[str], max_tokens: int) -> tuple[Tensor, Tensor]:
         """Ids (N, L) and a mask (N, L), true except at padding; L is the longest caption's length.
 
-        At most `max_words` word pieces of each caption are kept; a text without any is an error, because
+        At most `max_tokens` tokens of each caption are kept; a text without any is an error, because
         nothing could be matched with it.
         """
         rows: list[list[int]] = []
@@ -59,17 +59,17 @@ class Tokenizer:
             end = len(tokens) - self.suffix
             if end <= self.prefix:
                 raise DataError(f"text {row} has no words: {text[:80]!r}", fix="fill it in or drop the pair")
-            rows.append(tokens[: min(end, self.prefix + max_words)] + tokens[end:])
+            rows.append(tokens[: min(end, self.prefix + max_tokens)] + tokens[end:])
         longest = max(map(len, rows), default=self.prefix + self.suffix)
         padded = [row + [self.pad_id] * (longest - len(row)) for row in rows]
         lengths = torch.tensor([len(row) for row in rows])
         ids = torch.tensor(padded, dtype=torch.long).reshape(len(rows), longest)  # (N, L)
         return ids, torch.arange(longest) < lengths[:, None]
 
-    def words(self, text: str, max_words: int) -> list[Word]:
+    def words(self, text: str, max_tokens: int) -> list[Word]:
         """The caption's words as written, each with its pieces; what `encode` cuts off is left out."""
         encoding = self.rules.encode(text)
-        places = range(self.prefix, min(len(encoding.ids) - self.suffix, self.prefix + max_words))
+        places = range(self.prefix, min(len(encoding.ids) - self.suffix, self.prefix + max_tokens))
         words = []
         for _, group in groupby(places, key=lambda place: encoding.word_ids[place]):
             pieces = list(group)
@@ -106,7 +106,7 @@ def word_tokenizer(captions: Iterable[str], *, min_count: int = 1, max_size: int
     """One id per lower-case word of the captions, the commonest first; unseen words share one id.
 
     >>> tokenizer = word_tokenizer(["A pond.", "A round pond"])
-    >>> tokenizer.encode(["a pond", "A square pond!"], max_words=8)[0].tolist()
+    >>> tokenizer.encode(["a pond", "A square pond!"], max_tokens=8)[0].tolist()
     [[2, 3, 0], [2, 1, 3]]
     """
     rules = tokenizers.Tokenizer(models.WordLevel({PAD: 0, UNKNOWN: 1}, unk_token=UNKNOWN))

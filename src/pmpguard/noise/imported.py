@@ -1,7 +1,7 @@
-"""Noise of other projects: index files that say which caption was put to which picture.
+"""Noise of other projects: index files that say which caption was put to which image.
 
-Two kinds are in use. A permutation says for each pair (or each picture) of the training split whose caption
-(or captions) it takes. An image index says for each caption which picture it was put to. They are read with
+Two kinds are in use. A permutation says for each pair (or each image) of the training split whose caption
+(or captions) it takes. An image index says for each caption which image it was put to. They are read with
 `allow_pickle=False`: a pickled array is refused. Such files may leave pairs right by chance, so what is wrong
 is found by comparing strings, and the effective rate is lower than the requested one.
 """
@@ -35,9 +35,9 @@ def read_index(path: Path) -> np.ndarray:
 
 
 def from_permutation(table: PairTable, permutation: np.ndarray, split: str = "train") -> Corruption:
-    """Pair i takes the caption of pair permutation[i]; or picture i the captions of picture permutation[i].
+    """Pair i takes the caption of pair permutation[i]; or image i the captions of image permutation[i].
 
-    Pairs and pictures are numbered inside the split, pictures in order of first appearance. Which of the two
+    Pairs and images are numbered inside the split, images in order of first appearance. Which of the two
     is meant is seen from the length.
     """
     pairs = Units.of_split(table, split, by_image=False, other_class=False)
@@ -59,9 +59,9 @@ def from_permutation(table: PairTable, permutation: np.ndarray, split: str = "tr
 
 
 def from_image_index(table: PairTable, image_of_caption: np.ndarray, split: str = "train") -> Corruption:
-    """Caption i was put to picture image_of_caption[i], pictures numbered in order of first appearance.
+    """Caption i was put to image image_of_caption[i], images numbered in order of first appearance.
 
-    Our tables keep the pictures and move the captions: a caption that was put elsewhere takes the place of
+    Our tables keep the images and move the captions: a caption that was put elsewhere takes the place of
     one that left there.
     """
     units = Units.of_split(table, split, by_image=True, other_class=False)
@@ -71,7 +71,7 @@ def from_image_index(table: PairTable, image_of_caption: np.ndarray, split: str 
             f"the index has {len(image_of_caption)} entries, split {split!r} has {len(rows)} captions",
             fix="use the file made for this dataset and split",
         )
-    own = np.searchsorted(units.image, table.image_codes[rows])  # (pairs,) number of each pair's picture
+    own = np.searchsorted(units.image, table.image_codes[rows])  # (pairs,) number of each pair's image
     if not np.array_equal(np.sort(image_of_caption), np.sort(own)):
         raise DataError(
             "the index does not put as many captions to each image as it has",
@@ -85,8 +85,8 @@ def from_image_index(table: PairTable, image_of_caption: np.ndarray, split: str 
     return _imported(table, source_rows, "caption", split)
 
 
-def is_wrong(table: PairTable, source_rows: np.ndarray, split: str) -> np.ndarray:
-    """(N,) bool: rows of the split whose new caption equals no caption of their picture."""
+def is_mismatched(table: PairTable, source_rows: np.ndarray, split: str) -> np.ndarray:
+    """(N,) bool: rows of the split whose new caption equals no caption of their image."""
     units = Units.of_split(table, split, by_image=False, other_class=False)
     unit_of_row = np.full(len(table), -1)
     unit_of_row[units.rows] = np.arange(len(units))
@@ -109,5 +109,5 @@ def _imported(table: PairTable, source_rows: np.ndarray, level: str, split: str)
         level=level,
         mode="imported",
         split=split,
-        is_noisy=is_wrong(table, source_rows, split),
+        is_noisy=is_mismatched(table, source_rows, split),
     )

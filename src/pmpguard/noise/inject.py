@@ -1,19 +1,19 @@
-"""Pseudo-matched training sets: a known share of the pairs gets a caption that describes another picture.
+"""Pseudo-matched training sets: a known share of the pairs gets a caption that describes another image.
 
 Every corruption is a pure function of the dataset, the settings and the seed. The rules:
 
-* exactly the requested number of wrong pairs, in one split only; all other rows stay as they are;
-* no pair gets a caption of its own picture, nor a string equal to any of them (equal strings are common:
-  half of RSICD's training pictures carry one sentence five times);
-* a caption comes from a picture of another scene class where both classes are known, because "many planes
+* exactly the requested number of mismatched pairs, in one split only; all other rows stay as they are;
+* no pair gets a caption of its own image, nor a string equal to any of them (equal strings are common:
+  half of RSICD's training images carry one sentence five times);
+* a caption comes from a image of another scene class where both classes are known, because "many planes
   at an airport" is right for most airports. With a `SimilarityFilter` the filter decides instead.
 
-Levels: `caption` makes x % of the pairs wrong. `image` makes all pairs of x % of the pictures wrong, and the
-captions of a picture move together. At 80 % a picture with five captions keeps a right one with probability
+Levels: `caption` makes x % of the pairs wrong. `image` makes all pairs of x % of the images wrong, and the
+captions of a image move together. At 80 % a image with five captions keeps a right one with probability
 0.67 under `caption` but 0.20 under `image`: results are comparable only within a level.
 
 Modes: `replace` draws the wrong captions from the whole split, so one may occur several times and another
-vanish. `permute` shuffles the captions among the chosen pairs or pictures. Without a mode, `caption` replaces
+vanish. `permute` shuffles the captions among the chosen pairs or images. Without a mode, `caption` replaces
 and `image` permutes, or replaces where no permutation obeys the rules.
 """
 
@@ -31,7 +31,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.noise.similarity import SimilarityFilter
 from pmpguard.noise.sources import Units, draw_sources, filtered_sources, permuted_sources
-from pmpguard.stable_random import Draws
+from pmpguard.stable_random import StableRandom
 
 Level = Literal["caption", "image"]
 Mode = Literal["replace", "permute"]
@@ -47,13 +47,13 @@ class Corruption:
     is_noisy: np.ndarray  # (N,) bool
     source_rows: np.ndarray  # (N,) int64, the row each caption comes from, -1 where it was newly written
     requested_rate: float
-    effective_rate: float  # wrong pairs / pairs of the split
+    effective_rate: float  # mismatched pairs / pairs of the split
     seed: int
     level: str
     mode: str  # "replace", "permute", "partial" or "imported"
     split: str
     fingerprint: str  # of the clean table
-    over_threshold: int = 0  # wrong pairs that no draw brought under the similarity filter's threshold
+    over_threshold: int = 0  # mismatched pairs that no draw brought under the similarity filter's threshold
 
 
 def corrupt_pairs(
@@ -66,13 +66,13 @@ def corrupt_pairs(
     similarity: SimilarityFilter | None = None,
     other_class: bool = True,
 ) -> Corruption:
-    """Give `rate` of the pairs (or of the pictures) of one split captions of other pictures.
+    """Give `rate` of the pairs (or of the images) of one split captions of other images.
 
     Args:
         table: the clean dataset; its other splits are kept as they are.
-        rate: share of wrong pairs, or of pictures whose pairs are all wrong, 0 to 1.
+        rate: share of mismatched pairs, or of images whose pairs are all wrong, 0 to 1.
         mode: see the module; None lets the level choose.
-        similarity: keeps a replacement only when it is unlike the picture; replaces the rule about classes.
+        similarity: keeps a replacement only when it is unlike the image; replaces the rule about classes.
         other_class: False drops the rule about scene classes.
 
     >>> clean = PairTable.from_columns({"image": ["a", "b", "c", "d"], "caption": ["w", "x", "y", "z"]})
@@ -90,7 +90,7 @@ def corrupt_pairs(
         table, split, by_image=level == "image", other_class=other_class and not similarity
     )
     count = round(rate * len(units))
-    draws = Draws("noise", seed)
+    draws = StableRandom("noise", seed)
 
     def finish(chosen: np.ndarray, sources: np.ndarray, mode: str, over: int = 0) -> Corruption:
         source_rows = np.arange(len(table))
@@ -124,7 +124,7 @@ def partial_corruption(
     """Replace captions by partly wrong ones: a right scene with a wrong count, colour, object or relation.
 
     `wrong` offers such captions as (row of the table, caption); a row may have several. An offer equal to a
-    caption of the row's own picture is not wrong and is passed over.
+    caption of the row's own image is not wrong and is passed over.
     """
     check_rate(rate)
     inside = in_split(table, split)
@@ -139,7 +139,7 @@ def partial_corruption(
                 fix="number the rows as in the whole table",
             )
     usable = [(row, text) for row, text in wrong if text not in captions_of[int(table.image_codes[row])]]
-    draws = Draws("noise", seed)
+    draws = StableRandom("noise", seed)
     shuffled = draws.order(len(usable))
     offered_rows = np.array([usable[offer][0] for offer in shuffled], dtype=np.int64)
     rows, first = np.unique(offered_rows, return_index=True)  # one random offer for each row

@@ -17,7 +17,7 @@ import numpy as np
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError, PmpguardError
 from pmpguard.files import read_json, write_atomic
-from pmpguard.noise.imported import is_wrong
+from pmpguard.noise.imported import is_mismatched
 from pmpguard.noise.inject import Corruption, check_rate, move_captions, write_captions
 
 FORMAT = "pmpguard-noise"
@@ -103,7 +103,7 @@ def apply_manifest(table: PairTable, path: Path) -> Corruption:
         level=fields["level"],
         mode=fields["mode"],
         over_threshold=fields["over_threshold"],
-        is_noisy=is_wrong(table, source_rows, fields["split"]) if fields["mode"] == "imported" else None,
+        is_noisy=is_mismatched(table, source_rows, fields["split"]) if fields["mode"] == "imported" else None,
         **settings,
     )
 

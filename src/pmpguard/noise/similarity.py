@@ -1,4 +1,4 @@
-"""The similarity filter: a wrong caption should be unlike the picture it is put to."""
+"""The similarity filter: a wrong caption should be unlike the image it is put to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SimilarityFilter:
 
     Args:
         score: (image rows (M,), caption rows (M,)) -> (M,) similarity of each image to each caption, where
-            a row of the table stands for its picture and for its caption.
+            a row of the table stands for its image and for its caption.
         quantile: of the clean pairs' similarities; the threshold.
         draws: replacements tried for each target; the least similar is used if none is under the threshold.
     """

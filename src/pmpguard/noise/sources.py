@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow.compute as pc
 
 from pmpguard.data.pairs import PairTable, label_codes
+from pmpguard.data.ranges import expand_ranges
 from pmpguard.errors import DataError
 from pmpguard.noise.similarity import SimilarityFilter
-from pmpguard.stable_random import Draws
-from pmpguard.training.batch_sampler import expand_ranges
+from pmpguard.stable_random import StableRandom
 
 
 @dataclass(frozen=True)
 class Units:
-    """What gets captions as one: single pairs, or all pairs of a picture."""
+    """What gets captions as one: single pairs, or all pairs of a image."""
 
     name: str
     rows: np.ndarray  # (pairs,) int64, rows of the table, unit by unit
@@ -25,7 +25,7 @@ class Units:
     image: np.ndarray  # (U,) int64, image code
     label: np.ndarray  # (U,) int64, scene class, -1 where unknown or not to be looked at
     text: np.ndarray  # (N,) int64, caption code of every row of the table
-    own: np.ndarray  # sorted keys image * len(text) + text of all (picture, caption) pairs of the table
+    own: np.ndarray  # sorted keys image * len(text) + text of all (image, caption) pairs of the table
 
     @classmethod
     def of_split(cls, table: PairTable, split: str, *, by_image: bool, other_class: bool) -> Units:
@@ -56,7 +56,7 @@ class Units:
     def allowed(self, targets: np.ndarray, sources: np.ndarray) -> np.ndarray:
         """(M,) bool: source unit m may give its captions to target unit m.
 
-        Not if one of them equals any caption of the target's picture (so never the picture's own), nor if
+        Not if one of them equals any caption of the target's image (so never the image's own), nor if
         both are known to show the same scene class.
         """
         if not len(targets):
@@ -81,7 +81,7 @@ class Units:
         return self.rows[places], self.rows[self.starts[source] + within % self.sizes[source]]
 
 
-def draw_sources(units: Units, targets: np.ndarray, draws: Draws) -> np.ndarray:
+def draw_sources(units: Units, targets: np.ndarray, draws: StableRandom) -> np.ndarray:
     """For each target a source drawn evenly from all that are allowed.
 
     Draws again where the source is not allowed. A round in which nothing fits settles one target by looking
@@ -108,16 +108,16 @@ def _no_source(units: Units, target: int) -> DataError:
     if (units.text[units.rows] == units.text[row]).all():
         reason = "all captions of the split are equal"
     elif (units.label == units.label[target]).all() and units.label[target] >= 0:
-        reason = "all pictures have the same scene class"
+        reason = "all images have the same scene class"
     else:
-        reason = "each equals a caption of its own picture or shows the same scene class"
+        reason = "each equals a caption of its own image or shows the same scene class"
     return DataError(
         f"{units.name} row {row}: no other caption can stand in as a wrong one: {reason}",
         fix="use a dataset with more different captions, or allow captions of the same scene class",
     )
 
 
-def permuted_sources(units: Units, chosen: np.ndarray, draws: Draws) -> np.ndarray | None:
+def permuted_sources(units: Units, chosen: np.ndarray, draws: StableRandom) -> np.ndarray | None:
     """Sources that are a permutation of the chosen units, each allowed; None when swapping finds none.
 
     Starts from a random permutation and swaps what is not allowed with random partners, then with any
@@ -156,11 +156,11 @@ def _disjoint(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def filtered_sources(
-    units: Units, targets: np.ndarray, similarity: SimilarityFilter, draws: Draws
+    units: Units, targets: np.ndarray, similarity: SimilarityFilter, draws: StableRandom
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sources unlike their targets: the first draw under the threshold, else the least similar one seen.
 
-    Returns the sources and, for each, whether it stayed over the threshold. A picture's captions are as
+    Returns the sources and, for each, whether it stayed over the threshold. A image's captions are as
     similar to it as the most similar of them.
     """
     threshold = similarity.threshold(units.rows)

@@ -1,8 +1,8 @@
-"""What a score is worth: the probability that a caption with that score describes the picture.
+"""What a score is worth: the probability that a caption with that score describes the image.
 
-Captions that belong to pictures of the index are scored against their own pictures and against others, and
-the mixture of `catching` is fitted to both: it says how much more often matching pairs reach a score than
-others. Before its score is seen, a picture is taken to match a query with probability `PRIOR`: almost all of
+Captions that belong to images of the index are scored against their own images and against others, and
+the mixture of `detection` is fitted to both: it says how much more often matching pairs reach a score than
+others. Before its score is seen, a image is taken to match a query with probability `PRIOR`: almost all of
 the index's own pairs match, most of what a search looks through does not.
 """
 
@@ -19,9 +19,9 @@ from pmpguard.models.retriever import Retriever
 from pmpguard.search.index.version import IndexedKind
 
 CALIBRATION = "calibration.npz"
-PAIRS = 400  # captions with their pictures; all other combinations are the mismatched sample
+PAIRS = 400  # captions with their images; all other combinations are the mismatched sample
 FEWEST = 20
-PRIOR = 0.01  # one picture in a hundred: as common as one of a hundred kinds of scenes
+PRIOR = 0.01  # one image in a hundred: as common as one of a hundred kinds of scenes
 
 
 def calibrate(
@@ -37,14 +37,14 @@ def calibrate(
     rows = [row for row in captions.live_rows() if own[row] in images.row_of]
     rows.sort(key=lambda row: captions.ids[row])
     chosen = np.random.default_rng(seed).permutation(len(rows))[:pairs]
-    drawn = {own[rows[place]]: rows[place] for place in sorted(chosen)}  # one caption of a picture
+    drawn = {own[rows[place]]: rows[place] for place in sorted(chosen)}  # one caption of a image
     if len(drawn) < FEWEST:
         return None
     texts = captions.vectors.take(list(drawn.values()))
-    pictures = images.vectors.take([images.row_of[id] for id in drawn])
-    scores = model.score(texts.to(model.device), pictures.to(model.device)).double().cpu().numpy()  # (P, P)
+    pixels = images.vectors.take([images.row_of[id] for id in drawn])
+    scores = model.score(texts.to(model.device), pixels.to(model.device)).double().cpu().numpy()  # (P, P)
     words = np.array(captions.metadata["caption"].take(list(drawn.values())).to_pylist())
-    wrong = words[:, None] != words[None, :]  # equal captions fit each other's pictures
+    wrong = words[:, None] != words[None, :]  # equal captions fit each other's images
     return fit_match_mixture(np.diag(scores), scores[wrong], bootstrap=0)
 
 

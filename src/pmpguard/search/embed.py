@@ -21,7 +21,7 @@ from pmpguard.search.index.embedding_files import (
     PROBLEMS,
     SETTINGS,
     EmbeddingSettings,
-    PictureProblem,
+    UnreadableImage,
     embedded_ids,
     read_partitions,
     remaining_problems,
@@ -32,8 +32,8 @@ from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.query import Kind
 from pmpguard.search.sources import Source
 
-PICTURES_AT_ONCE, CAPTIONS_AT_ONCE = 64, 256
-SOME_PROBLEMS = 3  # the exit code when pictures could not be read
+IMAGES_AT_ONCE, CAPTIONS_AT_ONCE = 64, 256
+SOME_PROBLEMS = 3  # the exit code when images could not be read
 SHOWN_PROBLEMS = 10
 
 
@@ -42,10 +42,10 @@ class EmbeddingReport:
     """What an embedding holds now."""
 
     folder: Path
-    pictures: int
+    images: int
     captions: int
-    embedded: int  # pictures of this run; the others were there
-    problems: tuple[PictureProblem, ...]
+    embedded: int  # images of this run; the others were there
+    problems: tuple[UnreadableImage, ...]
 
     @property
     def exit_code(self) -> int:
@@ -53,14 +53,14 @@ class EmbeddingReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "folder": str(self.folder), "pictures": self.pictures, "captions": self.captions,
+            "folder": str(self.folder), "images": self.images, "captions": self.captions,
             "embedded": self.embedded, "problems": [vars(problem) for problem in self.problems],
         }  # fmt: skip
 
     def as_text(self) -> str:
         lines = [
-            f"{self.folder}: {self.pictures:,} pictures and {self.captions:,} captions, "
-            f"{self.embedded:,} pictures embedded now"
+            f"{self.folder}: {self.images:,} images and {self.captions:,} captions, "
+            f"{self.embedded:,} images embedded now"
         ]
         if self.problems:
             count = len(self.problems)
@@ -68,8 +68,8 @@ class EmbeddingReport:
         return "\n".join([*lines, *problem_lines(self.problems)])
 
 
-def problem_lines(problems: Sequence[PictureProblem]) -> list[str]:
-    """The first pictures that could not be read, a line each, and how many more there are."""
+def problem_lines(problems: Sequence[UnreadableImage]) -> list[str]:
+    """The first images that could not be read, a line each, and how many more there are."""
     lines = [f"  {problem.image}: {problem.reason}" for problem in problems[:SHOWN_PROBLEMS]]
     more = len(problems) - len(lines)
     return [*lines, f"  and {more:,} more"] if more else lines
@@ -86,15 +86,15 @@ def embed_source(
     progress: bool = True,
     skip: frozenset[str] = frozenset(),
 ) -> EmbeddingReport:
-    """Embed all pictures and captions that `out` does not hold yet; `skip` names pictures to leave out.
+    """Embed all images and captions that `out` does not hold yet; `skip` names images to leave out.
 
     Finished partitions are kept as they are, so the same call continues a killed run, and embeds only what
-    is new when pictures have been added. A picture whose content changed under its old name is not noticed.
+    is new when images have been added. A image whose content changed under its old name is not noticed.
     """
     if partition_size < 1:
         raise ConfigError(f"partition size is {partition_size}", fix="give at least 1")
     settings = EmbeddingSettings(
-        identify_model(model), str(model.resolve()), str(source.pictures.root.resolve())
+        identify_model(model), str(model.resolve()), str(source.images.root.resolve())
     )
     with writer_lock(out):
         _prepare(out, settings)
@@ -108,16 +108,16 @@ def embed_source(
             (out / MANIFEST).unlink(missing_ok=True)  # not complete until the end
             encoder = CorpusEncoder(Retriever.load(model).to(device), source)
             first = partitions[-1].number + 1 if partitions else 0
-            reading = encoder.pictures(rows, workers, progress)
+            reading = encoder.images(rows, workers, progress)
             for number, start in enumerate(range(0, len(rows), partition_size), first):
                 some = rows[start : start + partition_size]
                 items, problems = encoder.partition(some, reading)
                 if items or {problem.id for problem in problems} - again:
-                    embedded += write_partition(out, number, items, problems).pictures
+                    embedded += write_partition(out, number, items, problems).images
         left = remaining_problems(out)
         write_json(out / PROBLEMS, [vars(problem) for problem in left])
         manifest = write_embedding_manifest(out)
-    return EmbeddingReport(out, manifest["pictures"], manifest["captions"], embedded, tuple(left))
+    return EmbeddingReport(out, manifest["images"], manifest["captions"], embedded, tuple(left))
 
 
 def _prepare(out: Path, settings: EmbeddingSettings) -> None:
@@ -131,12 +131,12 @@ def _prepare(out: Path, settings: EmbeddingSettings) -> None:
     known.model.require(settings.model, f"{out}: the model in {settings.model_path}")
     if known.root != settings.root:
         raise DataError(
-            f"{out}: holds pictures of {known.root}, not of {settings.root}", fix="choose another folder"
+            f"{out}: holds images of {known.root}, not of {settings.root}", fix="choose another folder"
         )
 
 
 class CorpusEncoder:
-    """A model and the source it reads; pictures are decoded ahead by threads."""
+    """A model and the source it reads; images are decoded ahead by threads."""
 
     def __init__(self, model: Retriever, source: Source) -> None:
         self.model = model
@@ -146,11 +146,11 @@ class CorpusEncoder:
             for row, id in enumerate(source.captions.column("image_id")):
                 self.captions_of.setdefault(id, []).append(row)
 
-    def pictures(self, rows: Sequence[int], workers: int, progress: bool) -> Iterator[Tensor | ImageProblem]:
-        """Decoded pictures (3, s, s) of many rows in order, a problem in place of each that is bad."""
+    def images(self, rows: Sequence[int], workers: int, progress: bool) -> Iterator[Tensor | ImageProblem]:
+        """Decoded images (3, s, s) of many rows in order, a problem in place of each that is bad."""
         size = self.model.config.image_size
         return map_images(
-            self.source.pictures,
+            self.source.images,
             rows,
             lambda image: image_tensor(image, size),
             policy="skip",
@@ -160,20 +160,20 @@ class CorpusEncoder:
 
     def partition(
         self, rows: Sequence[int], reading: Iterator[Tensor | ImageProblem]
-    ) -> tuple[dict[Kind, tuple[Encoded, pa.Table]], list[PictureProblem]]:
-        """Encode the next pictures of `reading` and the captions of those that could be read."""
+    ) -> tuple[dict[Kind, tuple[Encoded, pa.Table]], list[UnreadableImage]]:
+        """Encode the next images of `reading` and the captions of those that could be read."""
         ids = self.source.ids
         good: list[int] = []
-        problems: list[PictureProblem] = []
+        problems: list[UnreadableImage] = []
         parts: list[Encoded] = []
         waiting: list[Tensor] = []
-        for row, picture in zip(rows, reading, strict=False):
-            if isinstance(picture, ImageProblem):
-                problems.append(PictureProblem(ids[row], picture.image, picture.kind, picture.reason))
+        for row, image in zip(rows, reading, strict=False):
+            if isinstance(image, ImageProblem):
+                problems.append(UnreadableImage(ids[row], image.image, image.kind, image.reason))
                 continue
             good.append(row)
-            waiting.append(picture)
-            if len(waiting) == PICTURES_AT_ONCE:
+            waiting.append(image)
+            if len(waiting) == IMAGES_AT_ONCE:
                 parts.append(self._encode(waiting))
                 waiting = []
         if waiting:
@@ -181,17 +181,17 @@ class CorpusEncoder:
         if not good:
             return {}, problems
         items: dict[Kind, tuple[Encoded, pa.Table]] = {
-            "image": (Encoded.cat(parts), self._picture_metadata(good))
+            "image": (Encoded.cat(parts), self._image_metadata(good))
         }
-        caption_rows = [row for picture in good for row in self.captions_of.get(ids[picture], ())]
+        caption_rows = [row for image in good for row in self.captions_of.get(ids[image], ())]
         if caption_rows and self.source.captions is not None:
             captions = self.source.captions.take(caption_rows)
             encoded = self._encode_captions(captions.captions)
             items["caption"] = (encoded, metadata_of(captions, "pair_id"))
         return items, problems
 
-    def _encode(self, pictures: Sequence[Tensor]) -> Encoded:
-        return self.model.encode_images(torch.stack(list(pictures)), batch_size=PICTURES_AT_ONCE).to("cpu")
+    def _encode(self, images: Sequence[Tensor]) -> Encoded:
+        return self.model.encode_images(torch.stack(list(images)), batch_size=IMAGES_AT_ONCE).to("cpu")
 
     def _encode_captions(self, captions: Sequence[str]) -> Encoded:
         """Equal captions are encoded once."""
@@ -199,8 +199,8 @@ class CorpusEncoder:
         encoded = self.model.encode_texts(list(places), batch_size=CAPTIONS_AT_ONCE).to("cpu")
         return encoded[[places[caption] for caption in captions]]
 
-    def _picture_metadata(self, rows: Sequence[int]) -> pa.Table:
-        return metadata_of(self.source.pictures.take(list(rows)), "image_id")
+    def _image_metadata(self, rows: Sequence[int]) -> pa.Table:
+        return metadata_of(self.source.images.take(list(rows)), "image_id")
 
 
 def metadata_of(table: PairTable, id_column: str) -> pa.Table:

@@ -49,7 +49,7 @@ NO_FILTERS = Filters()
 
 @dataclass(frozen=True)
 class Query:
-    """A text, a picture, or both; `text_weight` in [0, 1] says how much the text counts then."""
+    """A text, a image, or both; `text_weight` in [0, 1] says how much the text counts then."""
 
     text: str | None = None
     image: Image | None = None
@@ -65,6 +65,6 @@ class SearchHit:
     score: float
     probability: float | None
     kind: Kind
-    caption: str | None  # of a caption hit, or of an indexed picture that has one
-    image: str | None  # reference of the picture as it was embedded
+    caption: str | None  # of a caption hit, or of an indexed image that has one
+    image: str | None  # reference of the image as it was embedded
     metadata: Mapping[str, object] = field(default_factory=dict)  # bounds, crs, time, any column

@@ -30,10 +30,10 @@ def checked_query(query: Query) -> Query:
         text = normalise_caption(text)
         if not any(character.isalnum() for character in text):
             if text or query.image is None:
-                raise QueryError("the query holds no word", fix="write what the picture should show")
+                raise QueryError("the query holds no word", fix="write what the image should show")
             text = None
     if text is None and query.image is None:
-        raise QueryError("the query is empty", fix="give a text, a picture, or both")
+        raise QueryError("the query is empty", fix="give a text, a image, or both")
     if not 0 <= query.text_weight <= 1:
         raise QueryError(f"text weight is {query.text_weight}", fix="give a number from 0 to 1")
     if query.kind not in ("image", "caption"):

@@ -86,7 +86,7 @@ class Searcher:
 
     @property
     def count(self) -> int:
-        """How many pictures can be found."""
+        """How many images can be found."""
         return len(self.opened.version.images)
 
     @property
@@ -114,12 +114,12 @@ class Searcher:
 
     @property
     def has_places(self) -> bool:
-        """Whether any picture can be found by an area."""
+        """Whether any image can be found by an area."""
         return self.opened.version.images.filters.has_places
 
     @property
     def has_times(self) -> bool:
-        """Whether any picture can be found by a time."""
+        """Whether any image can be found by a time."""
         return self.opened.version.images.filters.has_times
 
     # ---------------------------------------------------------------------------------------------- searching
@@ -195,7 +195,7 @@ class Searcher:
 
     @staticmethod
     def _encode(opened: OpenIndex, queries: Sequence[Query]) -> list[EncodedQuery]:
-        """All texts in one batch and all pictures in another."""
+        """All texts in one batch and all images in another."""
         texts = [query.text for query in queries if query.text is not None]
         images = [query.image for query in queries if query.image is not None]
         encoded_texts = iter(_one_by_one(_encode_texts(opened.model, texts)) if texts else ())
@@ -213,30 +213,30 @@ class Searcher:
     # ------------------------------------------------------------------------------------------- single items
 
     def explain(self, id: str, text: str) -> Explanation:
-        """Which words of a text speak for an indexed picture and where; from its stored fragments."""
+        """Which words of a text speak for an indexed image and where; from its stored fragments."""
         opened = self.opened
         checked = checked_query(Query(text))
         regions = opened.version.images.vectors.take([self._row(opened, id)])
         return opened.model.explain_encoded(checked.text or "", regions)
 
-    def picture(self, id: str) -> Image.Image:
-        """A picture of the index, decoded as safely as any file of a stranger."""
+    def image(self, id: str) -> Image.Image:
+        """A image of the index, decoded as safely as any file of a stranger."""
         opened = self.opened
         row = self._row(opened, id)
         name = opened.version.images.metadata["image"][row].as_py()
         table = PairTable.from_columns({"image": [name], "caption": [""]}, opened.version.root_of(row))
         return load_pair_image(table, 0)
 
-    def picture_path(self, id: str) -> Path:
-        """Where a picture of the index lies; `shard.tar#member` inside a shard."""
+    def image_path(self, id: str) -> Path:
+        """Where a image of the index lies; `shard.tar#member` inside a shard."""
         opened = self.opened
-        return opened.version.picture_path(self._row(opened, id))
+        return opened.version.image_path(self._row(opened, id))
 
     @staticmethod
     def _row(opened: OpenIndex, id: str) -> int:
         row = opened.version.images.row_of.get(id)
         if row is None:
-            raise UnknownIdError(f"no picture {id[:200]!r} in this index", fix="use an id of a hit")
+            raise UnknownIdError(f"no image {id[:200]!r} in this index", fix="use an id of a hit")
         return row
 
     # ----------------------------------------------------------------------------------------------- versions

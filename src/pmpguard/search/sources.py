@@ -1,7 +1,7 @@
-"""What can be embedded: a folder of pictures, any dataset of pairs, tar shards, one picture.
+"""What can be embedded: a folder of images, any dataset of pairs, tar shards, one image.
 
 Ids are stable: the path relative to the folder, the shard and member, or the dataset's own image ids. They
-do not depend on order, and a picture that cannot be read changes no other's id.
+do not depend on order, and a image that cannot be read changes no other's id.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from pmpguard.data.shards import IMAGE_ENDINGS, expand_pattern, iter_members, sp
 from pmpguard.errors import DataError
 
 LISTING = "metadata.parquet"
-FILE_STAMP = "file_stamp"  # column of pictures: size and time of their files, to notice that one has changed
-PICTURE_ENDINGS = frozenset(f".{ending}" for ending in (*IMAGE_ENDINGS, "gif"))
+FILE_STAMP = "file_stamp"  # column of images: size and time of their files, to notice that one has changed
+IMAGE_SUFFIXES = frozenset(f".{ending}" for ending in (*IMAGE_ENDINGS, "gif"))
 
 
 @dataclass(frozen=True)
 class Source:
-    """Pictures to embed, one row each, and their captions, one row each; `image_id` is a picture's id."""
+    """Images to embed, one row each, and their captions, one row each; `image_id` is a image's id."""
 
-    pictures: PairTable
+    images: PairTable
     captions: PairTable | None = None
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     @property
     def ids(self) -> list[str]:
-        return self.pictures.column("image_id")
+        return self.images.column("image_id")
 
     def by_id(self, column: str) -> dict[str, Any]:
-        """One column of the pictures by their ids."""
-        return dict(zip(self.ids, self.pictures.column(column), strict=True))
+        """One column of the images by their ids."""
+        return dict(zip(self.ids, self.images.column(column), strict=True))
 
 
 def open_source(
     path: Path, *, format: str | None = None, images: Path | None = None, prefix: str = ""
 ) -> Source:
-    """Find out what `path` is and list what it holds; no picture is decoded.
+    """Find out what `path` is and list what it holds; no image is decoded.
 
     `prefix` is put before every id, to tell two folders with the same file names apart.
     """
-    listing = _picture_listing(path) if format is None else None
+    listing = _image_listing(path) if format is None else None
     if listing is not None:
         source = source_of_table(pq.read_table(listing), images or listing.parent, listing.parent.name)
-    elif format is None and path.is_file() and path.suffix.lower() in PICTURE_ENDINGS:
-        source = picture_source(path.parent, [path.name])
+    elif format is None and path.is_file() and path.suffix.lower() in IMAGE_SUFFIXES:
+        source = image_source(path.parent, [path.name])
     elif format is None and path.is_dir() and not _annotated(path):
         source = _folder_or_shards(path)
-    elif format is None and _only_pictures(shards := _shards(path)):
+    elif format is None and _only_images(shards := _shards(path)):
         source = _shard_source(shards)
     else:
         source = source_of_pairs(read_pairs(path, format=format, images=images))
@@ -66,17 +66,17 @@ def open_source(
 
 
 def source_of_pairs(table: PairTable) -> Source:
-    """A dataset: its distinct pictures, and its captions where there are any."""
+    """A dataset: its distinct images, and its captions where there are any."""
     first = PairTable(table.arrow.take(pa.array(table.first_rows)), table.root, table.name)
     has_text = pc.not_equal(pc.utf8_trim_whitespace(table.arrow["caption"]), "")
     captions = table.filter(has_text.combine_chunks())
     return Source(first, captions if len(captions) else None)
 
 
-def source_of_table(table: pa.Table, root: Path, name: str = "pictures") -> Source:
-    """Pictures listed in a table with a column `image`, and further columns that are kept as metadata.
+def source_of_table(table: pa.Table, root: Path, name: str = "images") -> Source:
+    """Images listed in a table with a column `image`, and further columns that are kept as metadata.
 
-    A column `id` names the pictures; otherwise the name of the file does. A column `caption` is optional.
+    A column `id` names the images; otherwise the name of the file does. A column `caption` is optional.
     """
     if "caption" not in table.column_names:
         table = table.append_column("caption", pa.repeat(pa.scalar(""), len(table)))
@@ -86,14 +86,14 @@ def source_of_table(table: pa.Table, root: Path, name: str = "pictures") -> Sour
     return source_of_pairs(PairTable.from_columns(table, root, name, str(root)))
 
 
-def picture_source(root: Path, names: list[str]) -> Source:
-    """Pictures without captions, below one folder."""
+def image_source(root: Path, names: list[str]) -> Source:
+    """Images without captions, below one folder."""
     columns = {"image": names, "caption": [""] * len(names), "split": [""] * len(names)}
     return Source(PairTable.from_columns({**columns, "pair_id": names}, root, root.name, str(root)))
 
 
-def _picture_listing(path: Path) -> Path | None:
-    """A parquet file that lists pictures without captions, as `pmpguard tile` writes it."""
+def _image_listing(path: Path) -> Path | None:
+    """A parquet file that lists images without captions, as `pmpguard tile` writes it."""
     listing = path / LISTING if path.is_dir() else path
     if listing.suffix != ".parquet" or not listing.is_file():
         return None
@@ -115,17 +115,17 @@ def _annotated(folder: Path) -> bool:
 
 def _folder_or_shards(folder: Path) -> Source:
     """What lies in a folder and below; what is hidden is not meant, and may be our index."""
-    pictures = sorted(
+    images = sorted(
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
-        if path.suffix.lower() in PICTURE_ENDINGS and not _is_hidden(path, folder) and path.is_file()
+        if path.suffix.lower() in IMAGE_SUFFIXES and not _is_hidden(path, folder) and path.is_file()
     )
-    if pictures:
-        return picture_source(folder, pictures)
+    if images:
+        return image_source(folder, images)
     shards = sorted(path for path in folder.rglob("*.tar") if not _is_hidden(path, folder))
     if not shards:
-        usual = sorted(ending for ending in PICTURE_ENDINGS if ending[1:].isalnum())
-        raise DataError(f"{folder}: no pictures here", fix=f"looked for {', '.join(usual)} and .tar")
+        usual = sorted(ending for ending in IMAGE_SUFFIXES if ending[1:].isalnum())
+        raise DataError(f"{folder}: no images here", fix=f"looked for {', '.join(usual)} and .tar")
     return _shard_source(shards, folder)
 
 
@@ -140,7 +140,7 @@ def _shards(path: Path) -> list[Path]:
     return [path] if path.is_file() else expand_pattern(str(path))
 
 
-def _only_pictures(shards: list[Path]) -> bool:
+def _only_images(shards: list[Path]) -> bool:
     return bool(shards) and not group_by_format(shards)
 
 
@@ -152,13 +152,11 @@ def _shard_source(shards: list[Path], root: Path | None = None) -> Source:
             names += [
                 f"{shard.relative_to(root).as_posix()}#{member.name}"
                 for member in iter_members(stream, str(shard))
-                if Path(member.name).suffix.lower() in PICTURE_ENDINGS
+                if Path(member.name).suffix.lower() in IMAGE_SUFFIXES
             ]
     if not names:
-        raise DataError(
-            f"{shards[0]}: no pictures in this shard", fix="name their members .jpg, .png or .tif"
-        )
-    return picture_source(root, names)
+        raise DataError(f"{shards[0]}: no images in this shard", fix="name their members .jpg, .png or .tif")
+    return image_source(root, names)
 
 
 def _prefixed(source: Source, prefix: str) -> Source:
@@ -169,15 +167,15 @@ def _prefixed(source: Source, prefix: str) -> Source:
             )
         return table
 
-    return Source(renamed(source.pictures), None if source.captions is None else renamed(source.captions))
+    return Source(renamed(source.images), None if source.captions is None else renamed(source.captions))
 
 
 def _stamped(source: Source) -> Source:
-    """The source with size and time of every picture's file, or of its shard; none of one that is missing."""
-    files = [split_reference(image)[0] for image in source.pictures.arrow["image"].to_pylist()]
-    stamps = {file: _file_stamp(source.pictures.root / file) for file in set(files)}
+    """The source with size and time of every image's file, or of its shard; none of one that is missing."""
+    files = [split_reference(image)[0] for image in source.images.arrow["image"].to_pylist()]
+    stamps = {file: _file_stamp(source.images.root / file) for file in set(files)}
     column = pa.array([stamps[file] for file in files], pa.string())
-    return Source(source.pictures.with_column(FILE_STAMP, column), source.captions)
+    return Source(source.images.with_column(FILE_STAMP, column), source.captions)
 
 
 def _file_stamp(file: Path) -> str | None:

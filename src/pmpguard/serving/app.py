@@ -10,7 +10,7 @@ from typing import Any
 import pmpguard
 from pmpguard.errors import require
 from pmpguard.serving import schema
-from pmpguard.serving.errors import Refusal
+from pmpguard.serving.errors import RequestError
 from pmpguard.serving.middleware import Application, Limits, guarded, limited, observed
 from pmpguard.serving.page_files import read_page_files
 from pmpguard.serving.protocols import Searchable
@@ -125,8 +125,8 @@ def _routes(service: Service) -> Application:
                 await service.search(check_request(parse_json(await request.body()), limits=limits))
             )
         if content_type != "multipart/form-data":
-            fix = "send application/json, or multipart/form-data with a picture"
-            raise Refusal(415, f"content type {content_type[:60]!a} is not read here", fix=fix)
+            fix = "send application/json, or multipart/form-data with a image"
+            raise RequestError(415, f"content type {content_type[:60]!a} is not read here", fix=fix)
         with service.uploads.place():
             async with request.form(max_files=1, max_fields=200) as form:
                 fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
@@ -134,12 +134,12 @@ def _routes(service: Service) -> Application:
                 if any(name != "image" for name, _ in files):
                     raise wrong("image", "must be the name of the file's field", "rename the field")
                 asked = check_request(unflatten(fields), limits=limits, has_image=bool(files))
-                picture = await service.uploads.decode(await files[0][1].read()) if files else None
-        return json_answer(await service.search(asked, picture))
+                pixel_image = await service.uploads.decode(await files[0][1].read()) if files else None
+        return json_answer(await service.search(asked, pixel_image))
 
     async def image(request: Any) -> Any:
         id = name_field("id", request.path_params["id"])
-        side = limits.picture_side
+        side = limits.image_side
         if size := _only(request.query_params, ("size",)).get("size"):
             side = min(side, rounded_side(whole_number("size", size, 10_000)))
         jpeg = await service.jpeg(id, side)
@@ -185,7 +185,7 @@ def _routes(service: Service) -> Application:
         "POST",
         "/search",
         search_by_body,
-        "Search by text, picture or both",
+        "Search by text, image or both",
         ok(schema.HITS, 400, 404, 408, 413, 415, 422, 503),
         schema.search_body(limits),
     )
@@ -193,7 +193,7 @@ def _routes(service: Service) -> Application:
         "GET",
         "/images/{id:path}",
         image,
-        "A picture as JPEG",
+        "A image as JPEG",
         ok(None, 404, 422, 503, media_type="image/jpeg"),
         sized,
     )
@@ -201,7 +201,7 @@ def _routes(service: Service) -> Application:
         "GET",
         "/explain",
         explain,
-        "Word by word: where in the picture",
+        "Word by word: where in the image",
         ok(schema.EXPLANATION, 404, 422, 503),
         explained,
     )
@@ -211,7 +211,7 @@ def _routes(service: Service) -> Application:
     for address in pages:
         route("GET", address, page, "The page")
 
-    def refuse(_: Any, refusal: Refusal) -> Any:
+    def refuse(_: Any, refusal: RequestError) -> Any:
         return responses.JSONResponse(refusal.as_dict(), refusal.status, refusal.headers)
 
     def refuse_http(_: Any, error: Any) -> Any:
@@ -223,7 +223,7 @@ def _routes(service: Service) -> Application:
         content = {"error": "the server made a mistake", "fix": "look into its log"}
         return responses.JSONResponse(content, 500)
 
-    app.add_exception_handler(Refusal, refuse)
+    app.add_exception_handler(RequestError, refuse)
     app.add_exception_handler(exceptions.StarletteHTTPException, refuse_http)
     app.add_exception_handler(Exception, fail)
     result: Application = app
@@ -234,7 +234,9 @@ def parse_json(body: bytes) -> object:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):  # not UTF-8, not JSON, or nested without end
-        raise Refusal(400, "the body is not JSON", fix='send an object such as {"text": "a pond"}') from None
+        raise RequestError(
+            400, "the body is not JSON", fix='send an object such as {"text": "a pond"}'
+        ) from None
 
 
 def _only(parameters: Any, known: tuple[str, ...]) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pmpguard.errors import PmpguardError
 from pmpguard.search.query import Filters, Query, SearchHit
 from pmpguard.serving.errors import busy
-from pmpguard.serving.protocols import Lane, Searchable
+from pmpguard.serving.protocols import BoundedExecutor, Searchable
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Batcher:
     def __init__(
         self,
         searcher: Searchable,
-        lane: Lane,
+        lane: BoundedExecutor,
         *,
         waiting: int,
         largest: int = 32,
@@ -63,7 +63,7 @@ class Batcher:
         on_batch: Callable[[int], None] = lambda size: None,
     ) -> None:
         self._searcher = searcher
-        self._lane = lane
+        self._executor = lane
         self._largest = largest
         self._gather_seconds = gather_seconds
         self._on_batch = on_batch
@@ -81,7 +81,7 @@ class Batcher:
         except asyncio.QueueFull:
             raise busy() from None
         try:
-            async with asyncio.timeout(self._lane.seconds):
+            async with asyncio.timeout(self._executor.seconds):
                 return await future
         except TimeoutError:
             raise busy("the answer took too long") from None
@@ -119,7 +119,7 @@ class Batcher:
         self._on_batch(len(group))
         answers: Sequence[Found | Exception]
         try:
-            answers = await self._lane.run(self._search, [ask for ask, _ in group])
+            answers = await self._executor.run(self._search, [ask for ask, _ in group])
         except Exception as error:
             answers = [error] * len(group)
         for (_, future), answer in zip(group, answers, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pmpguard.errors import PmpguardError
 
 
-class Refusal(PmpguardError):
+class RequestError(PmpguardError):
     """A request that is not answered as asked: with which status, and when to come back if that helps."""
 
     def __init__(self, status: int, message: str, *, fix: str = "", retry_after: int | None = None) -> None:
@@ -26,5 +26,5 @@ class Refusal(PmpguardError):
         return {"error": self.message, "fix": self.fix}
 
 
-def busy(message: str = "too many requests are waiting") -> Refusal:
-    return Refusal(503, message, fix="try again in a moment", retry_after=1)
+def busy(message: str = "too many requests are waiting") -> RequestError:
+    return RequestError(503, message, fix="try again in a moment", retry_after=1)

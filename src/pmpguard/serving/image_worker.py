@@ -1,4 +1,4 @@
-"""The process in which uploaded pictures are decoded: `python -m pmpguard.serving.image_worker`.
+"""The process in which uploaded images are decoded: `python -m pmpguard.serving.image_worker`.
 
 Whatever a foreign file does to a decoder happens here, with bounded memory, and the server can end it. The
 exchange is bytes alone: a length and the file come in; `P`, width, height and RGB values go out, or `E`, a
@@ -14,8 +14,8 @@ from typing import BinaryIO
 
 LENGTH = struct.Struct(">Q")
 SIZE = struct.Struct(">II")
-PICTURE, ERROR = b"P", b"E"
-LONGEST_SIDE = 2048  # larger pictures are reduced: no encoder looks at more
+IMAGE, ERROR = b"P", b"E"
+LONGEST_SIDE = 2048  # larger images are reduced: no encoder looks at more
 MEMORY_BYTES = 6 * 2**30  # of addresses, most of them libraries
 
 
@@ -27,16 +27,16 @@ def bound_memory(size: int) -> None:
 
 
 def answer(data: bytes, max_pixels: int) -> bytes:
-    """The decoded picture, or why there is none."""
+    """The decoded image, or why there is none."""
     from pmpguard.data.images.decode import ImageError, load_image
 
     try:
-        picture = load_image(data, max_pixels=max_pixels)
+        image = load_image(data, max_pixels=max_pixels)
     except ImageError as error:
         reason = f"{error.kind}:{error.reason}".encode("utf-8", "replace")[:500]
         return ERROR + LENGTH.pack(len(reason)) + reason
-    picture.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
-    return PICTURE + SIZE.pack(*picture.size) + picture.tobytes()
+    image.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+    return IMAGE + SIZE.pack(*image.size) + image.tobytes()
 
 
 def work(incoming: BinaryIO, outgoing: BinaryIO, max_pixels: int) -> None:

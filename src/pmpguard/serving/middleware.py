@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from pmpguard.serving.errors import Refusal
+from pmpguard.serving.errors import RequestError
 from pmpguard.serving.metrics import Metrics
 
 Scope = MutableMapping[str, Any]
@@ -38,16 +38,16 @@ class Limits:
     filter_values: int = 100
     upload_pixels: int = 50_000_000
     decode_seconds: float = 10.0
-    uploads: int = 8  # pictures received or decoded at the same time
-    waiting: int = 256  # queries, and as many pictures, waiting in line
+    uploads: int = 8  # images received or decoded at the same time
+    waiting: int = 256  # queries, and as many images, waiting in line
     answer_seconds: float = 30.0
     batch: int = 32
     gather_seconds: float = 0.003
-    picture_side: int = 1_600
+    image_side: int = 1_600
     thumbnail_bytes: int = 64 * MIB
 
 
-# The page loads nothing from elsewhere; pictures may come from memory (an upload's preview, a token's fetch).
+# The page loads nothing from elsewhere; images may come from memory (an upload's preview, a token's fetch).
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
@@ -105,14 +105,14 @@ def guarded(
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             if hosts is not None and host_name(header(scope, b"host")) not in hosts:
-                refusal = Refusal(
+                refusal = RequestError(
                     421, "this host name is not served here", fix="use the address printed at start"
                 )
                 await send_refusal(send, refusal)
                 return
             if token is not None and not is_open(scope["path"]) and not carries(scope, token):
                 fix = "send the header 'Authorization: Bearer TOKEN'"
-                await send_refusal(send, Refusal(401, "this server asks for a token", fix=fix))
+                await send_refusal(send, RequestError(401, "this server asks for a token", fix=fix))
                 return
         await application(scope, receive, send)
 
@@ -121,12 +121,12 @@ def guarded(
 
 def limited(application: Application, limits: Limits) -> Application:
     """Count the body as it comes in, announced or not, and stop reading at the limit."""
-    too_large = Refusal(
+    too_large = RequestError(
         413,
         f"the request is larger than {limits.body_bytes} bytes",
-        fix="send a smaller picture; 1,024 pixels on the longer side are plenty",
+        fix="send a smaller image; 1,024 pixels on the longer side are plenty",
     )
-    too_slow = Refusal(408, "the request did not arrive in time", fix="send it again")
+    too_slow = RequestError(408, "the request did not arrive in time", fix="send it again")
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -161,7 +161,7 @@ def limited(application: Application, limits: Limits) -> Application:
 
         try:
             await application(scope, receive_counted, send_noticed)
-        except Refusal as refusal:
+        except RequestError as refusal:
             if started:
                 raise
             await send_refusal(send, refusal)
@@ -169,7 +169,7 @@ def limited(application: Application, limits: Limits) -> Application:
     return serve
 
 
-async def send_refusal(send: Send, refusal: Refusal) -> None:
+async def send_refusal(send: Send, refusal: RequestError) -> None:
     """Answer with the error; the connection is closed, for the rest of the body is not read."""
     body = json.dumps(refusal.as_dict()).encode()
     headers = {

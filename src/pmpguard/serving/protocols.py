@@ -53,14 +53,14 @@ class Searchable(Protocol):
 
     def explain(self, id: str, text: str) -> Explanation: ...
 
-    def picture(self, id: str) -> Image: ...
+    def image(self, id: str) -> Image: ...
 
     def refresh(self) -> bool: ...
 
     def close(self) -> None: ...
 
 
-class Lane:
+class BoundedExecutor:
     """A few threads that work for requests; what would wait too long in line is refused at once.
 
     A call that runs past `seconds` is answered as busy, yet keeps its place in the count until its thread is

@@ -21,14 +21,14 @@ def search_answer(found: Found, seconds: float) -> dict[str, Any]:
 
 
 def hit_values(hit: SearchHit) -> dict[str, Any]:
-    """A hit; `picture` is the id of its picture, which for a caption is not its own.
+    """A hit; `image_id` is the id of its image, which for a caption is not its own.
 
     `bounds` are west, south, east, north in degrees and `geometry` is the same for a map.
     """
     bounds = bounds_of(hit.metadata)
     return {
         "id": hit.id,
-        "picture": hit.id if hit.kind == "image" else hit.metadata.get("image_id"),
+        "image_id": hit.id if hit.kind == "image" else hit.metadata.get("image_id"),
         "kind": hit.kind,
         "score": plain_value(hit.score),
         "probability": plain_value(hit.probability),

@@ -27,7 +27,7 @@ def whole(**fields: Schema) -> Schema:
 ERROR = whole(error={"type": "string"}, fix={"type": "string"})
 HIT = whole(
     id={"type": "string"},
-    picture={"type": ["string", "null"], "description": "id to ask /images and /explain for"},
+    image_id={"type": ["string", "null"], "description": "id to ask /images and /explain for"},
     kind={"enum": ["image", "caption"]},
     score=NUMBER_OR_NULL,
     probability={"type": ["number", "null"], "minimum": 0, "maximum": 1},
@@ -80,7 +80,7 @@ def search_fields(limits: Limits) -> Schema:
     """The fields that a JSON body, an address and a form have in common."""
     return {
         "text": text_schema(limits),
-        "like": {**ID, "description": "id of an indexed picture to search by"},
+        "like": {**ID, "description": "id of an indexed image to search by"},
         "kind": {"enum": ["image", "caption"], "default": "image"},
         "k": {"type": "integer", "minimum": 1, "maximum": limits.hits, "default": 20},
         "shortlist": {"type": "integer", "minimum": 1, "maximum": limits.shortlist, "default": 100},
@@ -126,10 +126,10 @@ def search_body(limits: Limits) -> Schema:
         "properties": {**search_fields(limits), "filters": filters},
         "additionalProperties": False,
     }
-    picture = {"type": "string", "format": "binary", "description": "JPEG, PNG, TIFF, WEBP, BMP or GIF"}
+    image = {"type": "string", "format": "binary", "description": "JPEG, PNG, TIFF, WEBP, BMP or GIF"}
     form = {
         "type": "object",
-        "properties": {**flat_fields(limits), "image": picture},
+        "properties": {**flat_fields(limits), "image": image},
         "additionalProperties": False,
     }
     content = {"application/json": {"schema": json_body}, "multipart/form-data": {"schema": form}}

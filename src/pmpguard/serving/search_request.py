@@ -16,7 +16,7 @@ from pmpguard.errors import ConfigError
 from pmpguard.geo.footprints import Box, checked_box, parse_time_range
 from pmpguard.search.filters import parse_condition
 from pmpguard.search.query import NO_FILTERS, Condition, Filters, Kind
-from pmpguard.serving.errors import Refusal
+from pmpguard.serving.errors import RequestError
 from pmpguard.serving.middleware import Limits
 
 FIELDS = ("text", "like", "kind", "k", "shortlist", "text_weight", "filters")
@@ -27,7 +27,7 @@ LONGEST_NAME = 500  # characters of an id, a column's name or one of its values
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """A checked question: a text, the id of an indexed picture to search by (`like`), or both."""
+    """A checked question: a text, the id of an indexed image to search by (`like`), or both."""
 
     text: str | None = None
     like: str | None = None
@@ -93,9 +93,9 @@ def check_request(body: object, *, limits: Limits, has_image: bool = False) -> S
         filters=_filters(fields.get("filters"), limits),
     )
     if request.like is not None and has_image:
-        raise wrong("like", "is given beside a picture", "send one of the two")
+        raise wrong("like", "is given beside a image", "send one of the two")
     if request.text is None and request.like is None and not has_image:
-        raise wrong("text", "is missing", "send a text, a picture, or the id of one as 'like'")
+        raise wrong("text", "is missing", "send a text, a image, or the id of one as 'like'")
     return request
 
 
@@ -119,8 +119,8 @@ def whole_number(field: str, text: str, largest: int) -> int:
     return _whole(field, _number(field, text, int), largest)
 
 
-def wrong(field: str, what: str, fix: str) -> Refusal:
-    return Refusal(422, f"{field}: {what}", fix=fix)
+def wrong(field: str, what: str, fix: str) -> RequestError:
+    return RequestError(422, f"{field}: {what}", fix=fix)
 
 
 def shown(value: object) -> str:
@@ -188,7 +188,7 @@ def _filters(value: object, limits: Limits) -> Filters:
     try:
         parse_time_range(start, stop)
     except ConfigError as error:
-        raise Refusal(422, error.message, fix=error.fix) from error
+        raise RequestError(422, error.message, fix=error.fix) from error
     columns = _columns(fields.get("columns") or {}, limits)
     return Filters(box, start, stop, columns, _where(fields.get("where") or [], limits))
 
@@ -202,7 +202,7 @@ def _box(value: object) -> Box:
     except OverflowError:
         raise wrong("box", f"is {shown(value)}", "give degrees") from None
     except ConfigError as error:
-        raise Refusal(422, error.message, fix=error.fix) from error
+        raise RequestError(422, error.message, fix=error.fix) from error
 
 
 def _columns(value: object, limits: Limits) -> dict[str, tuple[str, ...]]:

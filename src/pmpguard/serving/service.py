@@ -1,4 +1,4 @@
-"""What the server does, without any web framework: search, pictures, explanations, a fresh index."""
+"""What the server does, without any web framework: search, images, explanations, a fresh index."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.search.query import Query
 from pmpguard.search.query_checks import UnknownIdError
 from pmpguard.serving.batching import Ask, Batcher
-from pmpguard.serving.errors import Refusal
+from pmpguard.serving.errors import RequestError
 from pmpguard.serving.metrics import Labels, Metrics
 from pmpguard.serving.middleware import Limits
-from pmpguard.serving.protocols import Lane, Searchable
+from pmpguard.serving.protocols import BoundedExecutor, Searchable
 from pmpguard.serving.responses import explanation_answer, search_answer
 from pmpguard.serving.search_request import SearchRequest
 from pmpguard.serving.thumbnails import Jpeg, ThumbnailCache, encode_jpeg
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 class Service:
     """One index and all that is needed to answer for it.
 
-    Everything that needs the model runs on one thread, for it uses all cores by itself. Pictures are read on
+    Everything that needs the model runs on one thread, for it uses all cores by itself. Images are read on
     two more, and a newer index is opened on another, so that nobody waits for it.
     """
 
@@ -44,9 +44,9 @@ class Service:
         self.problem: str | None = None  # why the index on disk cannot be followed at the moment
         self._refresh_seconds = refresh_seconds
         waiting, seconds = limits.waiting, limits.answer_seconds
-        self._model = Lane("model", threads=1, waiting=waiting, seconds=seconds)
-        self._pictures = Lane("pictures", threads=2, waiting=waiting, seconds=seconds)
-        self._opening = Lane("opening", threads=1, waiting=1, seconds=600.0)
+        self._model = BoundedExecutor("model", threads=1, waiting=waiting, seconds=seconds)
+        self._images = BoundedExecutor("images", threads=2, waiting=waiting, seconds=seconds)
+        self._opening = BoundedExecutor("opening", threads=1, waiting=1, seconds=600.0)
         self._batcher = Batcher(
             searcher,
             self._model,
@@ -67,7 +67,7 @@ class Service:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.uploads.close()
-            for lane in (self._model, self._pictures, self._opening):
+            for lane in (self._model, self._images, self._opening):
                 lane.close()
             self.searcher.close()
 
@@ -93,7 +93,7 @@ class Service:
     async def search(self, request: SearchRequest, image: Image | None = None) -> dict[str, Any]:
         started = time.perf_counter()
         if request.like is not None:
-            image = await self._picture(request.like)
+            image = await self._image(request.like)
         query = Query(request.text, image, request.text_weight, request.kind)
         ask = Ask(query, request.k, max(request.shortlist, request.k), request.filters)
         with _statuses((UnknownIdError, 404), (DataError, 422), (ConfigError, 422)):
@@ -105,23 +105,23 @@ class Service:
             return explanation_answer(id, text, await self._model.run(self.searcher.explain, id, text))
 
     async def jpeg(self, id: str, side: int) -> Jpeg:
-        """A picture of the index, at most `side` pixels long."""
+        """A image of the index, at most `side` pixels long."""
         version = self.searcher.version
         kept = self.thumbnails.get(version, id, side)
         if kept is None:
-            picture = await self._picture(id)
-            kept = await self._pictures.run(encode_jpeg, picture, side)
+            image = await self._image(id)
+            kept = await self._images.run(encode_jpeg, image, side)
             self.thumbnails.put(version, id, side, kept)
         return kept
 
-    async def _picture(self, id: str) -> Image:
+    async def _image(self, id: str) -> Image:
         with _statuses((UnknownIdError, 404)):
             try:
-                return await self._pictures.run(self.searcher.picture, id)
+                return await self._images.run(self.searcher.image, id)
             except ImageError as error:  # its name is a path of this machine, which is nobody's business
-                fix = "restore the picture's file, or remove it from the index"
-                raise Refusal(
-                    503, f"the picture of {id!a} cannot be read: {error.reason}", fix=fix
+                fix = "restore the image's file, or remove it from the index"
+                raise RequestError(
+                    503, f"the image of {id!a} cannot be read: {error.reason}", fix=fix
                 ) from error
 
     def info(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class Service:
                 "pmpguard_index_items": ("Items in the index.", (), self.searcher.count),
                 "pmpguard_index_degraded": ("1 while it cannot be refreshed.", (), self.problem is not None),
                 "pmpguard_waiting_queries": ("Queries waiting in line.", (), self._batcher.waiting),
-                "pmpguard_thumbnail_bytes": ("Pictures kept in memory.", (), self.thumbnails.bytes),
+                "pmpguard_thumbnail_bytes": ("Images kept in memory.", (), self.thumbnails.bytes),
             }
         )
 
@@ -170,12 +170,12 @@ def _statuses(*statuses: tuple[type[PmpguardError], int]) -> Iterator[None]:
     """
     try:
         yield
-    except Refusal:
+    except RequestError:
         raise
     except (PmpguardError, OSError) as error:
         for kind, status in statuses:
             if isinstance(error, kind):
-                raise Refusal(status, error.message, fix=error.fix) from error
+                raise RequestError(status, error.message, fix=error.fix) from error
         logger.warning("the index could not answer: %s", error)
-        fix = "check that the index and its pictures are where they were; see /healthz"
-        raise Refusal(503, "the index cannot be read now", fix=fix, retry_after=5) from error
+        fix = "check that the index and its images are where they were; see /healthz"
+        raise RequestError(503, "the index cannot be read now", fix=fix, retry_after=5) from error

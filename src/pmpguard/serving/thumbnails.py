@@ -1,4 +1,4 @@
-"""Pictures of the index as JPEG, reduced, with those last shown kept in memory."""
+"""Images of the index as JPEG, reduced, with those last shown kept in memory."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SIDES = (96, 192, 320, 512, 800, 1200, 1600)  # few sizes, so that few variants 
 
 @dataclass(frozen=True)
 class Jpeg:
-    """An encoded picture and the tag by which a browser knows it again."""
+    """An encoded image and the tag by which a browser knows it again."""
 
     data: bytes
     etag: str
 
 
 class ThumbnailCache:
-    """The pictures last asked for, up to so many bytes."""
+    """The images last asked for, up to so many bytes."""
 
     def __init__(self, largest_bytes: int) -> None:
         self._largest = largest_bytes
@@ -57,9 +57,9 @@ def rounded_side(wanted: int) -> int:
     return next((side for side in SIDES if side >= wanted), SIDES[-1])
 
 
-def encode_jpeg(picture: Image.Image, side: int) -> Jpeg:
-    """Reduce to at most `side` pixels; smaller pictures keep their size."""
-    reduced = picture.convert("RGB")
+def encode_jpeg(image: Image.Image, side: int) -> Jpeg:
+    """Reduce to at most `side` pixels; smaller images keep their size."""
+    reduced = image.convert("RGB")
     reduced.thumbnail((side, side))
     encoded = io.BytesIO()
     reduced.save(encoded, "JPEG", quality=88)

@@ -1,4 +1,4 @@
-"""Uploaded pictures, decoded in processes of their own that are ended when they take too long."""
+"""Uploaded images, decoded in processes of their own that are ended when they take too long."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextlib import contextmanager
 
 from PIL import Image
 
-from pmpguard.serving.errors import Refusal, busy
-from pmpguard.serving.image_worker import LENGTH, PICTURE, SIZE
+from pmpguard.serving.errors import RequestError, busy
+from pmpguard.serving.image_worker import IMAGE, LENGTH, SIZE
 from pmpguard.serving.middleware import Limits
 
 
 class UploadDecoder:
-    """Decodes one picture per worker at a time; workers start when needed and are replaced when they die."""
+    """Decodes one image per worker at a time; workers start when needed and are replaced when they die."""
 
     def __init__(self, limits: Limits, workers: int = 2) -> None:
         self._limits = limits
@@ -27,9 +27,9 @@ class UploadDecoder:
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """A place for one upload, from its first byte to the decoded picture; when all are taken, refuse."""
+        """A place for one upload, from its first byte to the decoded image; when all are taken, refuse."""
         if not self._places:
-            raise busy("too many pictures are being uploaded")
+            raise busy("too many images are being uploaded")
         self._places -= 1
         try:
             yield
@@ -44,22 +44,22 @@ class UploadDecoder:
         worker = self._idle.pop() if self._idle else await self._start()
         try:
             async with asyncio.timeout(self._limits.decode_seconds):
-                picture = await exchange(worker, data)
-        except Refusal:
+                image = await exchange(worker, data)
+        except RequestError:
             self._idle.append(worker)
             raise
         except TimeoutError:
             await end(worker)
             fix = "send it smaller, or as JPEG or PNG"
-            raise Refusal(422, "image: took too long to decode", fix=fix) from None
+            raise RequestError(422, "image: took too long to decode", fix=fix) from None
         except (asyncio.IncompleteReadError, ConnectionError):
             await end(worker)
-            raise Refusal(422, "image: cannot be decoded", fix="send it as JPEG or PNG") from None
+            raise RequestError(422, "image: cannot be decoded", fix="send it as JPEG or PNG") from None
         except BaseException:  # cancelled half-way: the worker's next answer would be this one
             await end(worker)
             raise
         self._idle.append(worker)
-        return picture
+        return image
 
     async def _start(self) -> Process:
         command = [sys.executable, "-P", "-m", "pmpguard.serving.image_worker"]
@@ -75,17 +75,17 @@ class UploadDecoder:
 
 
 async def exchange(worker: Process, data: bytes) -> Image.Image:
-    """Send a file, read the picture."""
+    """Send a file, read the image."""
     assert worker.stdin is not None and worker.stdout is not None
     worker.stdin.write(LENGTH.pack(len(data)))
     worker.stdin.write(data)
     await worker.stdin.drain()
-    if await worker.stdout.readexactly(1) == PICTURE:
+    if await worker.stdout.readexactly(1) == IMAGE:
         width, height = SIZE.unpack(await worker.stdout.readexactly(SIZE.size))
         return Image.frombytes("RGB", (width, height), await worker.stdout.readexactly(3 * width * height))
     (length,) = LENGTH.unpack(await worker.stdout.readexactly(LENGTH.size))
     kind, _, reason = (await worker.stdout.readexactly(length)).decode("utf-8", "replace").partition(":")
-    raise Refusal(413 if kind == "oversized" else 422, f"image: {reason}", fix="send another picture")
+    raise RequestError(413 if kind == "oversized" else 422, f"image: {reason}", fix="send another image")
 
 
 async def end(worker: Process) -> None:

@@ -1,4 +1,4 @@
-"""The grounds and scene classes of the embedded world, as tables."""
+"""The grounds and scene classes of the synthetic scenes, as tables."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def clearance(x: float, y: float, capsules: Iterable[Capsule]) -> float:
 
 
 def fits(spots: Sequence[Spot], reach: float, blocked: Sequence[Capsule]) -> bool:
-    """Whether items of this reach lie in the picture and touch nothing. Stops at the first that does not."""
+    """Whether items of this reach lie in the image and touch nothing. Stops at the first that does not."""
     low, high, apart = reach * 0.9, 1 - reach * 0.9, reach * 0.95
     for x, y, _ in spots:
         if not (low <= x <= high and low <= y <= high):
@@ -98,7 +98,7 @@ def footprint(group: Group) -> list[Capsule]:
 
 
 def line_through(rng: random.Random, curved: bool) -> tuple[Spot, ...]:
-    """A centre line across the picture, from outside to outside."""
+    """A centre line across the image, from outside to outside."""
     angle, offset = rng.uniform(0, math.tau), rng.uniform(-0.2, 0.2)
     swing = rng.uniform(0.08, 0.14) if curved else 0.0
     waves, phase = rng.uniform(0.8, 1.3), rng.uniform(0, math.tau)
@@ -129,13 +129,13 @@ def side_of(line: Sequence[Spot], x: float, y: float) -> int:
 
 
 def shore_line(rng: random.Random) -> Spot:
-    """A point on the coast and the direction out to sea; sand keeps at least half of the picture."""
+    """A point on the coast and the direction out to sea; sand keeps at least half of the image."""
     angle = rng.uniform(0, math.tau)
     return (*moved(0.5, 0.5, angle, rng.uniform(0.02, 0.18), 0), angle)
 
 
 def pier_spots(rng: random.Random, count: int) -> tuple[Spot, ...]:
-    """Where piers leave the quay, and their direction; the quay lies along a side of the picture."""
+    """Where piers leave the quay, and their direction; the quay lies along a side of the image."""
     angle = rng.randrange(4) * math.pi / 2
     along = [(item + 0.5) / count - 0.5 + rng.uniform(-0.03, 0.03) for item in range(count)]
     return tuple((*moved(0.5, 0.5, angle, QUAY - 0.5, position), angle) for position in along)

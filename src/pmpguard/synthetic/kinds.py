@@ -1,6 +1,6 @@
-"""The kinds of things in the embedded world, as a table.
+"""The kinds of things in the synthetic scenes, as a table.
 
-Lengths are in unit coordinates: the picture is the square from (0, 0) to (1, 1) at every pixel size.
+Lengths are in unit coordinates: the image is the square from (0, 0) to (1, 1) at every pixel size.
 Nothing here draws or writes sentences; `scene_layout` chooses from these tables, `scene_drawing` paints the
 choice and `scene_captions` words it.
 """
@@ -17,7 +17,7 @@ MANY = 7  # from this count on we say "many" instead of a number
 class Kind:
     """A kind of thing: what it is called, how big it is and which colours it comes in.
 
-    `form` decides how it is placed: "item" (countable, stands anywhere), "linear" (crosses the picture; reach
+    `form` decides how it is placed: "item" (countable, stands anywhere), "linear" (crosses the image; reach
     is its half-width), "shore" (fills one side), "cover" (fills everything that nothing else occupies),
     "bridge", "pier" or "cross". `reach` is the radius of one item: one value, or (small, large). Kinds of one
     `family` look alike, so one is never offered as the wrong name of another. `verb` says what it does in a
@@ -173,7 +173,7 @@ KINDS: dict[str, Kind] = {
         ("brown", "grey", "green", "white"),
         counts=(1, 1, 2),
     ),
-    # what crosses or fills the picture
+    # what crosses or fills the image
     "river": Kind(
         _named("river"), "water", (0.06, 0.11), ("blue", "green", "brown"), _BENDS, _ONE, form="linear"
     ),

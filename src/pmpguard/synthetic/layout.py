@@ -241,7 +241,7 @@ def _beside_line(
 def _linear(
     rng: random.Random, name: str, count: int, colour: str, size: str, shape: str, reach: float
 ) -> Group:
-    """A river, road, runway or some parallel tracks across the picture."""
+    """A river, road, runway or some parallel tracks across the image."""
     spots = line_through(rng, shape == "curved")
     return Group(name, count, colour, size, shape, "", "", spots, reach * count)
 

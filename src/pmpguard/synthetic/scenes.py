@@ -1,6 +1,6 @@
-"""The embedded world: overhead scenes with known truth, any number, from a seed.
+"""The synthetic scenes: overhead scenes with known truth, any number, from a seed.
 
-Everything that needs data runs on it without a download: pictures that look like overhead imagery, five
+Everything that needs data runs on it without a download: images that look like overhead imagery, five
 captions each, and the truth behind them. A scene is a pure function of (seed, index), so any part of a world
 can be made again anywhere.
 """
@@ -33,12 +33,12 @@ __all__ = [
     "Group",
     "Relation",
     "Scene",
-    "SceneWorld",
+    "SyntheticScenes",
     "WrongCaption",
     "describe_scene",
     "draw_scene",
     "render_scene",
-    "scene_world",
+    "synthetic_scenes",
     "write_world",
     "wrong_description",
 ]
@@ -48,15 +48,15 @@ SHOW_PROGRESS_FROM = 1000
 
 
 @dataclass(frozen=True)
-class SceneWorld:
-    """Pictures, pairs and truth. Picture `i`, scene `i` and image code `i` of the table belong together."""
+class SyntheticScenes:
+    """Images, pairs and truth. Image `i`, scene `i` and image code `i` of the table belong together."""
 
     table: PairTable
     images: Tensor  # (count, 3, size, size) uint8
     scenes: tuple[Scene, ...]
 
 
-def scene_world(
+def synthetic_scenes(
     count: int,
     seed: int = 0,
     size: int = 64,
@@ -65,7 +65,7 @@ def scene_world(
     test: float = 0.1,
     processes: int = 1,
     progress: bool | None = None,
-) -> SceneWorld:
+) -> SyntheticScenes:
     """Make a world of `count` scenes.
 
     The last scenes are the test split, those before them the validation split, the rest is for training;
@@ -85,16 +85,16 @@ def scene_world(
     if processes < 1:
         raise ConfigError(f"process count is {processes}", fix="use at least one process")
     scenes: list[Scene] = []
-    pictures = np.empty((count, size, size, 3), np.uint8)
+    pixels = np.empty((count, size, size, 3), np.uint8)
     show = count >= SHOW_PROGRESS_FROM if progress is None else progress
     with tqdm(total=count, desc="scenes", unit="scene", disable=not show) as bar:
         for drawn, painted in _chunks(count, seed, size, processes):
-            pictures[len(scenes) : len(scenes) + len(drawn)] = painted
+            pixels[len(scenes) : len(scenes) + len(drawn)] = painted
             scenes.extend(drawn)
             bar.update(len(drawn))
     table = _pair_table(scenes, seed, captions, round(count * val), round(count * test))
-    images = torch.from_numpy(pictures).permute(0, 3, 1, 2).contiguous()  # (count, 3, size, size)
-    return SceneWorld(table, images, tuple(scenes))
+    images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()  # (count, 3, size, size)
+    return SyntheticScenes(table, images, tuple(scenes))
 
 
 def _chunks(
@@ -124,13 +124,13 @@ def _pair_table(scenes: list[Scene], seed: int, captions: int, val: int, test: i
     return PairTable.from_columns(columns, name=f"scenes-{seed}")
 
 
-def write_world(world: SceneWorld, folder: Path) -> PairTable:
+def write_world(world: SyntheticScenes, folder: Path) -> PairTable:
     """Write `images/*.png` and `pairs.parquet` below `folder`, all or nothing; returns the table there."""
     names = [world.table.row(int(row)).image for row in world.table.first_rows]
     with atomic_directory(folder) as temporary:
-        pictures = temporary / "images"
-        pictures.mkdir()
-        for name, picture in zip(names, world.images, strict=True):
-            Image.fromarray(picture.permute(1, 2, 0).numpy()).save(pictures / name)
+        images = temporary / "images"
+        images.mkdir()
+        for name, image in zip(names, world.images, strict=True):
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(images / name)
         world.table.write_parquet(temporary / "pairs.parquet")
     return PairTable(world.table.arrow, folder / "images", world.table.name)

@@ -41,7 +41,7 @@ class Relation:
 
 @dataclass(frozen=True)
 class Scene:
-    """The truth about one picture. `groups[0]` is what the scene is about."""
+    """The truth about one image. `groups[0]` is what the scene is about."""
 
     seed: int
     index: int

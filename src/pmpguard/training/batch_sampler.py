@@ -4,7 +4,7 @@ The order of an epoch is a pure function of (seed, epoch) and of the pairs, so a
 goes on at the same place, and every process of a distributed run knows the whole plan: the global batch is
 the same for any number of processes, each takes a contiguous slice of it.
 
-Two captions of one picture, or two equal captions, must not be each other's negatives. The losses mask such
+Two captions of one image, or two equal captions, must not be each other's negatives. The losses mask such
 pairs; the plan keeps them out of one batch where it can, so that little is masked.
 """
 
@@ -15,13 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pmpguard.data.ranges import expand_ranges
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.stable_random import Draws
+from pmpguard.stable_random import StableRandom
 
 # Repair goes over the colliding groups this often, and tries this many places for each.
 PASSES = 2
 TRIES = 32
-# A picture or caption with more pairs than this is left where it is: with four times as many pairs as there
+# A image or caption with more pairs than this is left where it is: with four times as many pairs as there
 # are batches it is in nearly all of them anyway, and looking at all its pairs again and again takes long.
 COPIES_PER_BATCH = 4
 MOST_COPIES = 4096
@@ -29,7 +30,7 @@ MOST_COPIES = 4096
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """The pictures and captions of one batch; a picture with several captions is encoded once."""
+    """The images and captions of one batch; a image with several captions is encoded once."""
 
     rows: np.ndarray  # (T,) int64, rows of the table
     images: np.ndarray  # (I,) int64, distinct image codes in order of first appearance
@@ -56,7 +57,7 @@ class EpochOrder:
     """One epoch: `rows` cut every `batch_size` gives the batches."""
 
     rows: np.ndarray  # (N,) int64, every row once
-    collisions: int  # groups left in a batch with another of the same picture or caption
+    collisions: int  # groups left in a batch with another of the same image or caption
 
 
 def epoch_order(
@@ -71,11 +72,11 @@ def epoch_order(
 ) -> EpochOrder:
     """Shuffle the pairs of an epoch; a pure function of its arguments.
 
-    Up to `captions_per_image` pairs of one picture form a group that stays together (unless the end of a
+    Up to `captions_per_image` pairs of one image form a group that stays together (unless the end of a
     batch cuts it). Groups are shuffled, then `avoid_collisions` moves apart groups of one batch that share
-    a picture or a caption. An epoch that goes over the pairs several times gives each `turn` its number.
+    a image or a caption. An epoch that goes over the pairs several times gives each `turn` its number.
     """
-    draws = Draws("batches", seed, epoch, *([turn] if turn else []))
+    draws = StableRandom("batches", seed, epoch, *([turn] if turn else []))
     rows, sizes = _shuffled_groups(image_codes, captions_per_image, draws)
     starts, sizes = _cut_at_batches(sizes, batch_size)
     plan = _Plan(rows, starts, sizes, batch_size, image_codes, caption_codes)
@@ -83,7 +84,7 @@ def epoch_order(
     return EpochOrder(plan.rows, len(colliding))
 
 
-def rows_by_turn(visits: np.ndarray, seed: int, epoch: int) -> list[np.ndarray]:
+def rows_by_turn(repeats: np.ndarray, seed: int, epoch: int) -> list[np.ndarray]:
     """Which rows each turn of an epoch holds, so that row r is in `visits[r]` of them, no two times in one.
 
     There are as many turns as the most visits. A row begins in a random one and goes on with the next, so
@@ -92,22 +93,24 @@ def rows_by_turn(visits: np.ndarray, seed: int, epoch: int) -> list[np.ndarray]:
     >>> [turn.tolist() for turn in rows_by_turn(np.array([2, 0, 2]), 0, 0)]
     [[0, 2], [0, 2]]
     """
-    turns = int(visits.max(initial=0))
-    first = Draws("turns", seed, epoch).below(max(turns, 1), len(visits))  # (N,)
-    return [np.flatnonzero((turn - first) % turns < visits) for turn in range(turns)]
+    turns = int(repeats.max(initial=0))
+    first = StableRandom("turns", seed, epoch).below(max(turns, 1), len(repeats))  # (N,)
+    return [np.flatnonzero((turn - first) % turns < repeats) for turn in range(turns)]
 
 
-def _shuffled_groups(image_codes: np.ndarray, group: int, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+def _shuffled_groups(
+    image_codes: np.ndarray, group: int, draws: StableRandom
+) -> tuple[np.ndarray, np.ndarray]:
     """Rows with the groups one after another in random order (N,), and the sizes of the groups (G,)."""
     count = len(image_codes)
     rows = draws.order(count)
     if group == 1:
         return rows, np.ones(count, dtype=np.int64)
     places, images = _sorted_with_places(image_codes[rows])
-    rows = rows[places]  # by picture, in random order inside
+    rows = rows[places]  # by image, in random order inside
     new_image = np.flatnonzero(np.r_[True, images[1:] != images[:-1]])
     counts = np.diff(np.r_[new_image, count])
-    within = np.arange(count) - np.repeat(new_image, counts)  # place among the picture's pairs
+    within = np.arange(count) - np.repeat(new_image, counts)  # place among the image's pairs
     starts = np.flatnonzero(within % group == 0)
     sizes = np.diff(np.r_[starts, count])
     shuffle = draws.order(len(starts))
@@ -124,17 +127,6 @@ def _cut_at_batches(sizes: np.ndarray, batch_size: int) -> tuple[np.ndarray, np.
     cut = starts[np.minimum(after, len(starts) - 1)] != borders
     starts = np.insert(starts, after[cut], borders[cut])
     return starts, np.diff(np.r_[starts, count])
-
-
-def expand_ranges(starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The numbers start .. start+size-1 of every range, one after another.
-
-    >>> expand_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    before = np.cumsum(sizes) - sizes
-    offsets = np.arange(int(sizes.sum())) - np.repeat(before, sizes)
-    return np.asarray(offsets + np.repeat(starts, sizes))
 
 
 def _sorted_with_places(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -186,7 +178,7 @@ class _Plan:
         self.batches = -(-len(rows) // batch_size)
 
     def colliding(self) -> np.ndarray:
-        """Groups that repeat a picture or a caption of an earlier group of their batch."""
+        """Groups that repeat a image or a caption of an earlier group of their batch."""
         slots = np.arange(self.batches * self.batch_size).reshape(self.batches, self.batch_size)
         rows = self.rows[np.minimum(slots, len(self.rows) - 1)]
         missing = slots >= len(self.rows)  # in the last batch, where it is short
@@ -199,7 +191,7 @@ class _Plan:
             found.append(groups[:, 1:][repeated])
         return np.unique(np.concatenate(found))
 
-    def repair(self, draws: Draws) -> np.ndarray:
+    def repair(self, draws: StableRandom) -> np.ndarray:
         """Trade colliding groups for groups of other batches where that removes a collision and adds none.
 
         Returns the groups that still collide.
@@ -219,7 +211,9 @@ class _Plan:
                 break
         return colliding
 
-    def _move(self, group: int, occurrences: list[_Occurrences], slot_of: np.ndarray, draws: Draws) -> None:
+    def _move(
+        self, group: int, occurrences: list[_Occurrences], slot_of: np.ndarray, draws: StableRandom
+    ) -> None:
         """Trade `group` for a random group of another batch, if one is found that collides with nothing."""
         batch = int(self.starts[group]) // self.batch_size
         neighbours = self._neighbours(group, occurrences, slot_of)
@@ -258,7 +252,7 @@ class _Plan:
     def _neighbours(
         self, group: int, occurrences: list[_Occurrences], slot_of: np.ndarray
     ) -> np.ndarray | None:
-        """Slots outside the group that hold its picture or one of its captions; None for too many."""
+        """Slots outside the group that hold its image or one of its captions; None for too many."""
         rows = self.rows[self.starts[group] : self.starts[group] + self.sizes[group]]
         if any(one.too_many[one.codes[rows]].any() for one in occurrences):
             return None
@@ -270,11 +264,11 @@ class PairSampler:
     """The batches of a training run, for every epoch, process and starting step.
 
     Args:
-        image_codes, caption_codes: (N,) pairs with one picture, or with equal captions, share a number
+        image_codes, caption_codes: (N,) pairs with one image, or with equal captions, share a number
             from 0 on, as `PairTable.image_codes` and `.caption_codes` give them.
         batch_size: pairs per step, over all processes.
-        captions_per_image: pairs of one picture that go together, so that it is encoded once for them.
-        avoid_collisions: keep other pairs of one picture, and equal captions, out of the same batch where
+        captions_per_image: pairs of one image that go together, so that it is encoded once for them.
+        avoid_collisions: keep other pairs of one image, and equal captions, out of the same batch where
             possible; `collisions(epoch)` counts what was not.
         drop_last: leave out the last, incomplete batch; which pairs that hits changes with the epoch.
     """
@@ -296,7 +290,7 @@ class PairSampler:
         self.captions_per_image = captions_per_image
         self.avoid_collisions = avoid_collisions
         self.drop_last = drop_last
-        self.visits: np.ndarray | None = None  # (N,) how often an epoch comes to each row; None: once
+        self.repeats: np.ndarray | None = None  # (N,) how often an epoch comes to each row; None: once
         self._latest: tuple[int, EpochOrder] | None = None
         self._check()
 
@@ -335,8 +329,8 @@ class PairSampler:
         """The plan of an epoch; the latest one is kept."""
         if self._latest is None or self._latest[0] != epoch:
             turns = [np.arange(len(self.image_codes))]
-            if self.visits is not None:
-                turns = rows_by_turn(self.visits, self.seed, epoch)
+            if self.repeats is not None:
+                turns = rows_by_turn(self.repeats, self.seed, epoch)
             plans = [self._turn(epoch, turn, rows) for turn, rows in enumerate(turns)]
             rows = np.concatenate([plan.rows for plan in plans])
             self._latest = (epoch, EpochOrder(rows, sum(plan.collisions for plan in plans)))
@@ -356,13 +350,13 @@ class PairSampler:
         )
         return EpochOrder(rows[plan.rows], plan.collisions)
 
-    def visit(self, visits: np.ndarray | None) -> None:
+    def visit(self, repeats: np.ndarray | None) -> None:
         """From now on an epoch comes this often to each row (N,); as often in all as there are rows."""
-        if visits is not None and (visits.shape != self.image_codes.shape or visits.sum() < len(visits)):
+        if repeats is not None and (repeats.shape != self.image_codes.shape or repeats.sum() < len(repeats)):
             raise DataError(
-                f"visits to {len(visits)} rows add up to {visits.sum()}; an epoch has {len(self.image_codes)}"
+                f"{len(repeats)} repeats add up to {repeats.sum()}, an epoch has {len(self.image_codes)} rows"
             )
-        self.visits = None if visits is None or (visits == 1).all() else visits
+        self.repeats = None if repeats is None or (repeats == 1).all() else repeats
         self.forget()
 
     def forget(self) -> None:
@@ -370,7 +364,7 @@ class PairSampler:
         self._latest = None
 
     def collisions(self, epoch: int) -> int:
-        """Groups that share a batch with another group of the same picture or an equal caption."""
+        """Groups that share a batch with another group of the same image or an equal caption."""
         return self.order(epoch).collisions
 
     def batch_rows(self, epoch: int, step: int) -> np.ndarray:

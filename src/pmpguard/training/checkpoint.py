@@ -49,7 +49,7 @@ class Position:
     """Where a run stands, between two steps."""
 
     step: int = 0  # steps done
-    begun_epoch: int = -1  # last epoch whose catching has run, -1 for none
+    begun_epoch: int = -1  # last epoch whose detection has run, -1 for none
     finished_epochs: int = 0  # epochs whose validation has run too
     best_epoch: int = -1
     best_score: float = -1.0

@@ -16,23 +16,23 @@ class OptimiserConfig:
 
     Args:
         encoder_lr: learning rate of the pretrained encoders.
-        new_lr: learning rate of everything trained from scratch.
+        head_lr: learning rate of everything trained from scratch.
         weight_decay: not applied to biases, norms and temperatures.
         betas: of AdamW.
-        warm_up: share of all steps in which the rate rises linearly.
+        warmup_ratio: share of all steps in which the rate rises linearly.
         schedule: how it falls afterwards, to zero.
-        clip: largest gradient norm.
-        accumulate: batches whose gradients are averaged before a step.
+        max_grad_norm: largest gradient norm.
+        grad_accumulation: batches whose gradients are averaged before a step.
     """
 
     encoder_lr: float = 1e-4
-    new_lr: float = 4e-4
+    head_lr: float = 4e-4
     weight_decay: float = 0.01
     betas: tuple[float, float] = (0.9, 0.98)
-    warm_up: float = 0.1
+    warmup_ratio: float = 0.1
     schedule: Literal["linear", "cosine"] = "linear"
-    clip: float = 1.0
-    accumulate: int = 1
+    max_grad_norm: float = 1.0
+    grad_accumulation: int = 1
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,15 @@ class TrainConfig:
         model: encoders and modules.
         epochs: passes over the pairs.
         batch_size: captions per step, over all processes.
-        captions_per_image: captions of one picture that share a batch, so that it is encoded once for them.
+        captions_per_image: captions of one image that share a batch, so that it is encoded once for them.
         seed: of everything random.
         precision: of the encoders' arithmetic on CUDA; other devices, scores and losses always use float32.
         ema: decay per step of the averaged weights that are evaluated and saved; 0 switches it off.
         optimiser: rates and schedule.
-        augmentation: random changes to the pictures.
-        resident: hold all pictures decoded in memory (auto: when they fit in `resident_gb`).
-        resident_gb: how much memory resident pictures may take.
-        graphs: replay captured CUDA graphs instead of launching kernels one by one (CUDA only).
+        augmentation: random changes to the images.
+        cache_images: hold all images decoded in memory (auto: when they fit in `cache_images_gb`).
+        cache_images_gb: how much memory resident images may take.
+        cuda_graphs: replay captured CUDA graphs instead of launching kernels one by one (CUDA only).
         checkpoint_every: steps between checkpoints; 0 saves only at the end of epochs, -1 never.
         keep_checkpoints: how many are kept.
         evaluate_every: epochs between validations.
@@ -73,9 +73,9 @@ class TrainConfig:
     ema: float = 0.0
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     augmentation: Augmentation = field(default_factory=Augmentation)
-    resident: Literal["auto", "always", "never"] = "auto"
-    resident_gb: float = 4.0
-    graphs: bool = True
+    cache_images: Literal["auto", "always", "never"] = "auto"
+    cache_images_gb: float = 4.0
+    cuda_graphs: bool = True
     checkpoint_every: int = 0
     keep_checkpoints: int = 2
     evaluate_every: int = 1

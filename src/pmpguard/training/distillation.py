@@ -22,7 +22,7 @@ NOTES = (
 )
 
 
-def train_generations(
+def train_with_distillation(
     config: TrainConfig, data: TrainingData, run: Path, *, observe: Observer | None = None
 ) -> TrainResult:
     """As `train`, continuing what is in `run`; with a second model if the method asks for one.
@@ -30,14 +30,14 @@ def train_generations(
     `run/model` is then the better of the two on validation, and the verdicts are its own.
     """
     first = train(config, data, run, observe=observe)
-    if not first.method.asks_for_second():
+    if not first.method.wants_distillation():
         return first
     again = replace(config, seed=config.seed + OTHER_DRAWS)
     second = train(again, data, run / SECOND, observe=observe, teacher=first.retriever)
     seconds = first.seconds + second.seconds
     if second.best_mr <= first.best_mr:
-        return replace(first, seconds=seconds, generations=2)
+        return replace(first, seconds=seconds, models_trained=2)
     if World.current().is_main:
         second.retriever.save(run / "model", notes=NOTES)
     barrier(World.current())
-    return replace(second, seconds=seconds, generation=2, generations=2)
+    return replace(second, seconds=seconds, model_kept=2, models_trained=2)

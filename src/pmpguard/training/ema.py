@@ -1,4 +1,4 @@
-"""Averaged weights: an exponential moving average that is evaluated, saved and used for catching."""
+"""Averaged weights: an exponential moving average that is evaluated, saved and used for detection."""
 
 from __future__ import annotations
 

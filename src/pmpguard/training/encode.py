@@ -1,4 +1,4 @@
-"""Whole splits as a model sees them: for catching before an epoch and for validation after it."""
+"""Whole splits as a model sees them: for detection before an epoch and for validation after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.data.pairs import PairTable
-from pmpguard.evaluation.evaluate import PictureSource, encoder_precision
+from pmpguard.evaluation.evaluate import ImageSource, encoder_precision
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import TrainConfig
@@ -20,37 +20,37 @@ from pmpguard.training.kept_tokens import image_tokens_of, images_of, text_token
 from pmpguard.training.loader import TokenTable
 
 ReadCaptions = Callable[[Retriever, Tensor, Tensor], Encoded]
-ReadPictures = Callable[[Retriever, Tensor], Encoded]
+ReadImages = Callable[[Retriever, Tensor], Encoded]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Pairs with their pictures and tokenised captions; of frozen backbones, with their kept tokens."""
+    """Pairs with their images and tokenised captions; of frozen backbones, with their kept tokens."""
 
     table: PairTable
-    pictures: PictureSource
+    images: ImageSource
     tokens: TokenTable
 
     @classmethod
     def open(
         cls,
         table: PairTable,
-        pictures: PictureSource,
+        images: ImageSource,
         retriever: Retriever,
         config: TrainConfig,
         device: torch.device,
     ) -> Split:
         tokens = TokenTable.of(table, retriever, device)
         if not can_cache(retriever, config.augmentation):
-            return cls(table, pictures, tokens)
+            return cls(table, images, tokens)
         return cls(
-            table, *cache_tokens(retriever, pictures, tokens, config.batch_size, device, config.precision)
+            table, *cache_tokens(retriever, images, tokens, config.batch_size, device, config.precision)
         )
 
     def encode(
         self, retriever: Retriever, config: TrainConfig, device: torch.device, world: World
     ) -> tuple[Encoded, Encoded]:
-        """Each distinct caption and each picture once, every rank doing its share and getting all."""
+        """Each distinct caption and each image once, every rank doing its share and getting all."""
         return self._read(texts_of, images_of, retriever, config, device, world)
 
     def pooled_tokens(
@@ -61,35 +61,35 @@ class Split:
         def captions_of(retriever: Retriever, words: Tensor, mask: Tensor) -> Encoded:
             return _without_fragments(text_tokens_of(retriever, words, mask))
 
-        def pictures_of(retriever: Retriever, pictures: Tensor) -> Encoded:
-            return _without_fragments(image_tokens_of(retriever, pictures))
+        def images_of(retriever: Retriever, images: Tensor) -> Encoded:
+            return _without_fragments(image_tokens_of(retriever, images))
 
-        captions, pictures = self._read(captions_of, pictures_of, retriever, config, device, world)
-        return captions.pooled, pictures.pooled
+        captions, images = self._read(captions_of, images_of, retriever, config, device, world)
+        return captions.pooled, images.pooled
 
     def _read(
         self,
         read_captions: ReadCaptions,
-        read_pictures: ReadPictures,
+        read_images: ReadImages,
         retriever: Retriever,
         config: TrainConfig,
         device: torch.device,
         world: World,
     ) -> tuple[Encoded, Encoded]:
-        tokens, pictures = self.tokens, self.pictures
+        tokens, images = self.tokens, self.images
 
         def encode_captions(part: slice) -> Encoded:
             return read_captions(retriever, tokens.ids[part], tokens.mask[part])
 
-        parts = shared_parts(len(pictures), config, world)
-        pixels = pictures.batches([np.arange(part.start, part.stop) for part in parts])
+        parts = shared_parts(len(images), config, world)
+        pixels = images.batches([np.arange(part.start, part.stop) for part in parts])
 
-        def encode_pictures(part: slice) -> Encoded:
-            return read_pictures(retriever, next(pixels))  # in the order of the parts
+        def encode_images(part: slice) -> Encoded:
+            return read_images(retriever, next(pixels))  # in the order of the parts
 
         return (
             encode_shared(encode_captions, len(tokens.ids), config, device, world),
-            encode_shared(encode_pictures, len(pictures), config, device, world),
+            encode_shared(encode_images, len(images), config, device, world),
         )
 
 

@@ -1,8 +1,8 @@
 """Frozen backbones run once: their tokens are kept, and steps train the projections and heads alone.
 
-Possible when nothing in the backbones is trained and pictures are not augmented, for then a picture's tokens
-never change. A kept item is one block (1 + n, c): the pooled token, then the fragments. `CachedPictures` and
-`CachedCaptions` stand in for `Pictures` and `TokenTable`, so that whoever feeds batches need not know;
+Possible when nothing in the backbones is trained and images are not augmented, for then a image's tokens
+never change. A kept item is one block (1 + n, c): the pooled token, then the fragments. `CachedImages` and
+`CachedCaptions` stand in for `Images` and `TokenTable`, so that whoever feeds batches need not know;
 `images_of` and `texts_of` of `kept_tokens.py` finish either kind of input.
 """
 
@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pmpguard.data.images.sources import Pictures, SomePictures
+from pmpguard.data.images.sources import Images, ImageSubset
 from pmpguard.data.images.transforms import Augmentation
-from pmpguard.device import sent
+from pmpguard.device import to_device
 from pmpguard.errors import ConfigError
-from pmpguard.evaluation.evaluate import PictureSource, encoder_precision
+from pmpguard.evaluation.evaluate import ImageSource, encoder_precision
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.kept_tokens import pack
 from pmpguard.training.loader import TokenTable
@@ -31,8 +31,8 @@ from pmpguard.training.tracking import progress_bar
 
 
 @dataclass(frozen=True)
-class CachedPictures:
-    """The tokens of every picture, where pixels would be."""
+class CachedImages:
+    """The tokens of every image, where pixels would be."""
 
     blocks: Tensor  # (images, 1 + n, c)
 
@@ -41,7 +41,7 @@ class CachedPictures:
 
     def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
         for part in codes:
-            yield self.blocks[sent(part, self.blocks.device)]
+            yield self.blocks[to_device(part, self.blocks.device)]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CachedCaptions(TokenTable):
     def padded(self, captions: np.ndarray, width: int | None = None) -> PaddedWords:
         """Blocks (n, 1 + L, c) and mask (n, L) of the given captions, L their longest rounded up."""
         width = width or self.width(captions)
-        index = sent(captions, self.ids.device)
+        index = to_device(captions, self.ids.device)
         return PaddedWords(self.ids[index, : 1 + width], self.mask[index, :width])
 
 
@@ -67,19 +67,19 @@ def is_frozen(retriever: Retriever) -> bool:
 
 
 def augments(augmentation: Augmentation) -> bool:
-    """Whether pictures come out different from how they went in."""
+    """Whether images come out different from how they went in."""
     return augmentation.flip or augmentation.rotate or augmentation.crop_min < 1 or augmentation.colour > 0
 
 
 @torch.no_grad()
 def cache_tokens(
     retriever: Retriever,
-    pictures: Pictures,
+    images: Images,
     tokens: TokenTable,
     batch: int,
     device: torch.device,
     precision: str = "fp32",
-) -> tuple[PictureSource, CachedCaptions]:
+) -> tuple[ImageSource, CachedCaptions]:
     """Run both frozen backbones over everything; tokens stay on the device, in the run's precision."""
     if not is_frozen(retriever):
         raise ConfigError(
@@ -87,12 +87,12 @@ def cache_tokens(
             fix="set model.vision_options.frozen=true and model.text_options.frozen=true",
         )
     kept = kept_type(precision, device)
-    mark = f"{kept} {device} {weights_mark(retriever.text_encoder.backbone)}"
-    known = _CAPTIONS.setdefault(whole_set(pictures), {}).setdefault(mark, {})
+    mark = f"{kept} {device} {weights_fingerprint(retriever.text_encoder.backbone)}"
+    known = _CAPTIONS.setdefault(whole_set(images), {}).setdefault(mark, {})
     with encoder_precision(device, precision):
         captions, mask = _caption_blocks(retriever, tokens, batch, kept, known)
     return (
-        cache_pictures(retriever, pictures, batch, device, precision),
+        cache_images(retriever, images, batch, device, precision),
         CachedCaptions(captions, mask, mask.sum(1).cpu().numpy(), tokens.row_of, packs=False),
     )
 
@@ -123,34 +123,34 @@ def _caption_blocks(
 
 
 @torch.no_grad()
-def cache_pictures(
-    retriever: Retriever, pictures: PictureSource, batch: int, device: torch.device, precision: str = "fp32"
-) -> PictureSource:
-    """The tokens of the pictures, in the form of these; of a part of a set, the whole set is read."""
-    if isinstance(pictures, SomePictures):
-        whole = cache_pictures(retriever, pictures.whole, batch, device, precision)
-        return SomePictures(whole, pictures.codes)
+def cache_images(
+    retriever: Retriever, images: ImageSource, batch: int, device: torch.device, precision: str = "fp32"
+) -> ImageSource:
+    """The tokens of the images, in the form of these; of a part of a set, the whole set is read."""
+    if isinstance(images, ImageSubset):
+        whole = cache_images(retriever, images.whole, batch, device, precision)
+        return ImageSubset(whole, images.codes)
     kept = kept_type(precision, device)
-    codes = np.arange(len(pictures))
+    codes = np.arange(len(images))
     parts = [codes[start : start + batch] for start in range(0, len(codes), batch)]
 
     def read() -> Tensor:
         blocks = []
-        with progress_bar(len(codes), 0, "reading pictures", unit="picture") as bar:
-            for pixels in pictures.batches(parts):
+        with progress_bar(len(codes), 0, "reading images", unit="image") as bar:
+            for pixels in images.batches(parts):
                 blocks.append(pack(retriever.image_tokens(pixels)).to(kept))
                 bar.update(len(pixels))
         return torch.cat(blocks)
 
     with encoder_precision(device, precision):
-        mark = f"{batch} {kept} {device} {weights_mark(retriever.image_encoder.backbone)}"
-        blocks = _remembered(pictures, mark, read)
-    return CachedPictures(blocks)
+        mark = f"{batch} {kept} {device} {weights_fingerprint(retriever.image_encoder.backbone)}"
+        blocks = _remembered(images, mark, read)
+    return CachedImages(blocks)
 
 
-def whole_set(pictures: Pictures) -> Pictures:
-    """The open set that `pictures` are a part of, or they themselves."""
-    return whole_set(pictures.whole) if isinstance(pictures, SomePictures) else pictures
+def whole_set(images: Images) -> Images:
+    """The open set that `images` are a part of, or they themselves."""
+    return whole_set(images.whole) if isinstance(images, ImageSubset) else images
 
 
 def kept_type(precision: str, device: torch.device) -> torch.dtype:
@@ -158,15 +158,15 @@ def kept_type(precision: str, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" and device.type == "cuda" else torch.float32
 
 
-# What was read of pictures that are still open, and of captions paired with them: the next run over the same
+# What was read of images that are still open, and of captions paired with them: the next run over the same
 # dataset with the same backbones need not read it again.
-_READ: WeakKeyDictionary[Pictures, OrderedDict[str, Tensor]] = WeakKeyDictionary()
-_CAPTIONS: WeakKeyDictionary[Pictures, dict[str, dict[bytes, Tensor]]] = WeakKeyDictionary()
-MOST_REMEMBERED = 4  # by set of pictures
+_READ: WeakKeyDictionary[Images, OrderedDict[str, Tensor]] = WeakKeyDictionary()
+_CAPTIONS: WeakKeyDictionary[Images, dict[str, dict[bytes, Tensor]]] = WeakKeyDictionary()
+MOST_REMEMBERED = 4  # by set of images
 
 
-def _remembered(pictures: Pictures, mark: str, read: Callable[[], Tensor]) -> Tensor:
-    found = _READ.setdefault(pictures, OrderedDict())
+def _remembered(images: Images, mark: str, read: Callable[[], Tensor]) -> Tensor:
+    found = _READ.setdefault(images, OrderedDict())
     if mark not in found:
         found[mark] = read()
     found.move_to_end(mark)
@@ -175,12 +175,12 @@ def _remembered(pictures: Pictures, mark: str, read: Callable[[], Tensor]) -> Te
     return found[mark]
 
 
-def weights_mark(module: nn.Module) -> str:
+def weights_fingerprint(module: nn.Module) -> str:
     """Equal marks, equal weights."""
-    return tensors_mark(module.state_dict().values())
+    return tensors_fingerprint(module.state_dict().values())
 
 
-def tensors_mark(tensors: Iterable[Tensor]) -> str:
+def tensors_fingerprint(tensors: Iterable[Tensor]) -> str:
     """A hash of the tensors' values and shapes."""
     digest = hashlib.sha256()
     for tensor in tensors:

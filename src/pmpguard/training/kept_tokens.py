@@ -9,17 +9,17 @@ from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 
 
-def images_of(retriever: Retriever, pictures: Tensor) -> Encoded:
+def images_of(retriever: Retriever, images: Tensor) -> Encoded:
     """Unit vectors from pixels (N, 3, s, s) as `forward_images` takes them, or from kept blocks."""
-    return retriever.project_images(image_tokens_of(retriever, pictures))
+    return retriever.project_images(image_tokens_of(retriever, images))
 
 
-def image_tokens_of(retriever: Retriever, pictures: Tensor) -> Encoded:
+def image_tokens_of(retriever: Retriever, images: Tensor) -> Encoded:
     """The same up to the last linear layer."""
-    if pictures.ndim == 4:
-        return retriever.image_tokens(pictures)
-    mask = torch.ones(len(pictures), pictures.shape[1] - 1, dtype=torch.bool, device=pictures.device)
-    return unpack(pictures, mask)
+    if images.ndim == 4:
+        return retriever.image_tokens(images)
+    mask = torch.ones(len(images), images.shape[1] - 1, dtype=torch.bool, device=images.device)
+    return unpack(images, mask)
 
 
 def texts_of(retriever: Retriever, words: Tensor, mask: Tensor) -> Encoded:

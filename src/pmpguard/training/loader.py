@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pmpguard.data.images.sources import Pictures
+from pmpguard.data.images.sources import Images
 from pmpguard.data.images.transforms import Augmentation, augment
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import names_direction
-from pmpguard.device import sent
+from pmpguard.device import to_device
 from pmpguard.kernels.caption_blocks import LongerThan
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.batch_sampler import BatchLayout, PairSampler, batch_layout
 from pmpguard.training.distributed import World
 from pmpguard.training.packing import (
     CAPTION_STEP,
+    IMAGE_STEP,
     LENGTH_STEP,
-    PICTURE_STEP,
     Packing,
     PaddedWords,
     Words,
@@ -34,7 +34,7 @@ from pmpguard.training.schedule import step_seed
 
 
 @dataclass(frozen=True)
-class StepTensors:
+class DeviceBatch:
     """One rank's part of a batch (pixels, words) and the whole batch's layout."""
 
     pixels: Tensor  # (own I, 3, H, W) float, augmented, in [0, 255]
@@ -59,11 +59,11 @@ class StepTensors:
         """Steps of equal kinds can replay one another: all that is fixed when a step is captured."""
         return self.longer_than, *(tuple(tensor.shape) for tensor in self.tensors())
 
-    def cloned(self) -> StepTensors:
+    def cloned(self) -> DeviceBatch:
         """The same values in memory of their own."""
         words = type(self.words)(*(tensor.clone() for tensor in word_tensors(self.words)))
         others = {name: tensor.clone() for name, tensor in self._own_tensors().items()}
-        return StepTensors(words=words, longer_than=self.longer_than, **others)
+        return DeviceBatch(words=words, longer_than=self.longer_than, **others)
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class TokenTable:
     def padded(self, captions: np.ndarray, width: int | None = None) -> PaddedWords:
         """ids and mask (n, L) of the given distinct captions, L the longest of them rounded up."""
         width = width or self.width(captions)
-        index = sent(captions, self.ids.device)
+        index = to_device(captions, self.ids.device)
         return PaddedWords(self.ids[index, :width], self.mask[index, :width])
 
     def packing(self, batches: Sequence[tuple[np.ndarray, np.ndarray]], *, spare: bool = False) -> Packing:
@@ -115,18 +115,18 @@ class TokenTable:
         return self.padded(np.resize(captions, packing.captions), min(packing.longest, self.mask.shape[1]))
 
 
-class Feeder:
+class BatchLoader:
     """Batches of one training table; every random draw is a function of (seed, step).
 
     With `same_shapes` all batches of an epoch have the same shape, and those of nearly all epochs, so that a
-    captured step can be replayed: captions are padded, and batches with fewer pictures than others get some
+    captured step can be replayed: captions are padded, and batches with fewer images than others get some
     of the next ones, as negatives only.
     """
 
     def __init__(
         self,
         table: PairTable,
-        pictures: Pictures,
+        images: Images,
         tokens: TokenTable,
         sampler: PairSampler,
         augmentation: Augmentation,
@@ -136,51 +136,51 @@ class Feeder:
         *,
         same_shapes: bool = False,
     ) -> None:
-        self.table, self.pictures, self.tokens, self.sampler = table, pictures, tokens, sampler
+        self.table, self.images, self.tokens, self.sampler = table, images, tokens, sampler
         self.augmentation, self.seed, self.device, self.world = augmentation, seed, device, world
         self.oriented = np.array([names_direction(caption) for caption in table.captions], dtype=bool)
         self.pair_with(table.image_codes)
         self.same_shapes = same_shapes
-        self.most_pictures = 0  # in any batch of the first two epochs
+        self.most_images = 0  # in any batch of the first two epochs
         self.room: Packing | None = None  # for the captions of any batch so far
         if same_shapes:
             layouts = [layout for epoch in (0, 1) for layout in self.layouts(epoch)]
-            self.most_pictures = max(len(layout.images) for layout in layouts)
+            self.most_images = max(len(layout.images) for layout in layouts)
             self.room = tokens.packing(self.distinct_captions(layouts), spare=True)
 
     def pair_with(self, image_codes: np.ndarray) -> None:
-        """Train each row with this picture (N,): the labelled one, or one it was rematched to."""
+        """Train each row with this image (N,): the labelled one, or one it was rematched to."""
         self.sampler.image_codes = self.image_codes = image_codes
         self.sampler.forget()
-        # A picture keeps its orientation when any of its captions names a direction.
-        self.keep_orientation = np.zeros(len(self.pictures), dtype=bool)
+        # A image keeps its orientation when any of its captions names a direction.
+        self.keep_orientation = np.zeros(len(self.images), dtype=bool)
         np.logical_or.at(self.keep_orientation, image_codes, self.oriented)
 
     def layouts(self, epoch: int) -> list[BatchLayout]:
-        """Which pairs and pictures each batch of the epoch holds."""
+        """Which pairs and images each batch of the epoch holds."""
         layouts = [
             batch_layout(rows, self.image_codes, self.table.caption_codes)
             for rows in self.sampler.batches(epoch, 0)
         ]
         if not self.same_shapes:
             return layouts
-        least = self.most_pictures
-        if self.sampler.visits is not None:  # verdicts change a little: most epochs should still be alike
-            least = max(least, rounded(max(len(layout.images) for layout in layouts), PICTURE_STEP))
-        return with_more_pictures(layouts, least)
+        least = self.most_images
+        if self.sampler.repeats is not None:  # verdicts change a little: most epochs should still be alike
+            least = max(least, rounded(max(len(layout.images) for layout in layouts), IMAGE_STEP))
+        return with_more_images(layouts, least)
 
     def distinct_captions(self, layouts: Sequence[BatchLayout]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Of this rank's part of each batch: the distinct captions (U,), and which of them each pair has."""
         rows = [layout.rows[self.world.share(len(layout.rows))] for layout in layouts]
         return [np.unique(self.tokens.row_of[some], return_inverse=True) for some in rows]
 
-    def batches(self, epoch: int, start: int) -> Iterator[StepTensors]:
+    def batches(self, epoch: int, start: int) -> Iterator[DeviceBatch]:
         """The epoch's batches from number `start` on, as this rank needs them."""
         layouts = self.layouts(epoch)
         distinct = self.distinct_captions(layouts)
         packing = None
         if self.tokens.packs or self.same_shapes:
-            spare = self.sampler.visits is not None
+            spare = self.sampler.repeats is not None
             packing = self.tokens.packing(distinct, spare=spare)  # of the whole epoch: one shape
         if packing is not None and self.room is not None:
             packing = self.room = packing.at_least(self.room)  # kept: every other shape is captured anew
@@ -188,7 +188,7 @@ class Feeder:
         longer_than = packing.longer_than if packing is not None and alone else None
         own = [layout.images[self.world.share(len(layout.images))] for layout in layouts[start:]]
         offset = epoch * self.sampler.steps_per_epoch
-        for number, pixels in enumerate(self.pictures.batches(own), start=start):
+        for number, pixels in enumerate(self.images.batches(own), start=start):
             some, caption_of = distinct[number]
             words = self.tokens.words(some, packing)
             batch = self._tensors(layouts[number], pixels, words, caption_of, offset + number)
@@ -196,24 +196,24 @@ class Feeder:
 
     def _tensors(
         self, layout: BatchLayout, pixels: Tensor, words: Words, caption_of: np.ndarray, number: int
-    ) -> StepTensors:
+    ) -> DeviceBatch:
         generator = torch.Generator().manual_seed(step_seed(self.seed, number, 1))
         keep = torch.from_numpy(self.keep_orientation[layout.images])
         share = self.world.share(len(layout.images))
-        return StepTensors(
+        return DeviceBatch(
             augment(pixels, generator, self.augmentation, keep, share),
             words,
             *(
-                sent(part, self.device)
+                to_device(part, self.device)
                 for part in (caption_of, layout.image_of, layout.images, layout.caption_keys, layout.rows)
             ),
         )
 
 
-def with_more_pictures(layouts: Sequence[BatchLayout], least: int = 0) -> list[BatchLayout]:
-    """The same batches, all with as many pictures as the fullest, and `least` at least.
+def with_more_images(layouts: Sequence[BatchLayout], least: int = 0) -> list[BatchLayout]:
+    """The same batches, all with as many images as the fullest, and `least` at least.
 
-    A batch is filled up with pictures of the batches after it, the first one coming after the last. Where
+    A batch is filled up with images of the batches after it, the first one coming after the last. Where
     the whole set has too few others, batches stay as they are.
     """
     least = max(least, *(len(layout.images) for layout in layouts))

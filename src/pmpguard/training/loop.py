@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pmpguard.config import to_dict
-from pmpguard.data.images.sources import Pictures
+from pmpguard.data.images.sources import Images
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.errors import CheckpointError, ConfigError, DataError
 from pmpguard.evaluation.evaluate import Gallery, evaluate_scores
@@ -36,8 +36,8 @@ from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, any_rank, barrier, broadcast_state
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.encode import Split
-from pmpguard.training.feature_cache import weights_mark
-from pmpguard.training.loader import Feeder, batch_names
+from pmpguard.training.feature_cache import weights_fingerprint
+from pmpguard.training.loader import BatchLoader, batch_names
 from pmpguard.training.parameter_groups import parameter_groups
 from pmpguard.training.schedule import rate_factor, step_seed
 from pmpguard.training.step import StepRunner, captures
@@ -51,7 +51,7 @@ class TrainingData:
     """What a run may see. The test split and the injected labels are not among it."""
 
     train: PairTable  # as trained on, wrong captions included
-    train_pictures: Pictures
+    train_images: Images
     validation: Gallery
     dataset: str  # fingerprint of the pairs before corruption
     noise: str = ""  # fingerprint of the corruption
@@ -67,10 +67,10 @@ class TrainResult:
     best_epoch: int
     best_mr: float
     seconds: float  # since this process began or continued it, of both models where there are two
-    pairs_per_second: float  # over whole epochs, augmentation and catching included, validation not
+    pairs_per_second: float  # over whole epochs, augmentation and detection included, validation not
     steps: int
-    generation: int = 1  # 2: a second model, taught by the first
-    generations: int = 1  # how many were trained
+    model_kept: int = 1  # 2: a second model, taught by the first
+    models_trained: int = 1  # how many were trained
 
 
 class Interrupted(KeyboardInterrupt):
@@ -86,7 +86,7 @@ def build_method(config: TrainConfig, pairs: int, captions: list[str]) -> Method
     kind = find_method(config.method)
     settings = kind.read_settings(config.preset, config.settings)
     torch.manual_seed(config.seed)
-    retriever = Retriever.create(kind.shape(config.model, settings), captions)
+    retriever = Retriever.create(kind.model_config(config.model, settings), captions)
     return kind(retriever, settings, pairs)
 
 
@@ -97,7 +97,7 @@ def build_optimiser(method: Method, config: TrainConfig, device: torch.device) -
     for parameter in method.parameters():  # what the method adds to the model
         if parameter.requires_grad and id(parameter) not in known:
             groups["new" if parameter.ndim > 1 else "new_no_decay"].append(parameter)
-    rates = {"encoder": config.optimiser.encoder_lr, "new": config.optimiser.new_lr}
+    rates = {"encoder": config.optimiser.encoder_lr, "new": config.optimiser.head_lr}
     described = [
         {"params": group, "lr": rates[name.removesuffix("_no_decay")],
          "weight_decay": 0.0 if name.endswith("_no_decay") else config.optimiser.weight_decay}
@@ -108,7 +108,7 @@ def build_optimiser(method: Method, config: TrainConfig, device: torch.device) -
         described,
         betas=config.optimiser.betas,
         fused=on_gpu or None,
-        capturable=on_gpu and config.graphs,
+        capturable=on_gpu and config.cuda_graphs,
     )
 
 
@@ -136,7 +136,7 @@ def train(
     if device.type == "cuda":
         method = method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if teacher is not None:
-        if not method.learns_from_teacher:
+        if not method.can_distill:
             raise ConfigError(f"{config.method} cannot learn from a teacher")
         teacher = teacher.to(device).eval()
     if data.known is not None:
@@ -152,24 +152,24 @@ def train(
         config.seed,
         captions_per_image=config.captions_per_image,
     )
-    seen = Split.open(data.train, data.train_pictures, method.retriever, config, device)
+    seen = Split.open(data.train, data.train_images, method.retriever, config, device)
     held_out = data.validation
-    gallery = Split.open(held_out.table, held_out.pictures, method.retriever, config, device)
-    feeder = Feeder(
-        seen.table, seen.pictures, seen.tokens, sampler, config.augmentation, config.seed, device, world,
+    gallery = Split.open(held_out.table, held_out.images, method.retriever, config, device)
+    loader = BatchLoader(
+        seen.table, seen.images, seen.tokens, sampler, config.augmentation, config.seed, device, world,
         same_shapes=captures(config, device, world),
     )  # fmt: skip
-    accumulate = config.optimiser.accumulate
-    steps_per_epoch = sampler.steps_per_epoch // accumulate
+    grad_accumulation = config.optimiser.grad_accumulation
+    steps_per_epoch = sampler.steps_per_epoch // grad_accumulation
     if steps_per_epoch < 1:
         raise DataError(
-            f"{sampler.steps_per_epoch} batches an epoch are fewer than optimiser.accumulate {accumulate}",
-            fix="lower optimiser.accumulate or batch_size",
+            f"{sampler.steps_per_epoch} batches an epoch, optimiser.grad_accumulation {grad_accumulation}",
+            fix="lower optimiser.grad_accumulation or batch_size",
         )
     steps = config.epochs * steps_per_epoch
     identity = RunIdentity(
         to_dict(config), data.dataset, data.validation.table.fingerprint, data.noise, world.size,
-        teacher="" if teacher is None else weights_mark(teacher),
+        teacher="" if teacher is None else weights_fingerprint(teacher),
     )  # fmt: skip
     position, best, sums = Position(), {}, {}
     checkpoint = latest_checkpoint(run)
@@ -205,7 +205,7 @@ def train(
 
     def rows_of(step: int) -> np.ndarray:
         epoch, within = divmod(step, steps_per_epoch)
-        return sampler.batch_rows(epoch, within * accumulate)
+        return sampler.batch_rows(epoch, within * grad_accumulation)
 
     title = config.method if teacher is None else f"{config.method}, taught"
     started, trained_seconds, first_step = time.perf_counter(), 0.0, position.step
@@ -221,28 +221,28 @@ def train(
                 if observe is not None and method.p_match is not None:
                     values |= observe(epoch, method.p_match.detach().float().cpu().numpy())
                 if values:
-                    tracker.log("catch", position.step, {"epoch": epoch, **values})
+                    tracker.log("detection", position.step, {"epoch": epoch, **values})
                 position = replace(position, begun_epoch=epoch)
                 if config.checkpoint_every > 0:
                     save(position)
             if method.paired_image is not None and int(method.paired_image.max()) >= 0:
-                feeder.pair_with(method.paired_image.cpu().numpy())
-            if method.visits is not None:
-                sampler.visit(method.visits.cpu().numpy())
+                loader.pair_with(method.paired_image.cpu().numpy())
+            if method.repeats is not None:
+                sampler.visit(method.repeats.cpu().numpy())
             method.train()
             done = position.step - epoch * steps_per_epoch
-            batches = feeder.batches(epoch, done * accumulate)
+            batches = loader.batches(epoch, done * grad_accumulation)
             for step in range(position.step, (epoch + 1) * steps_per_epoch):
-                factor = rate_factor(step, steps, config.optimiser.warm_up, config.optimiser.schedule)
+                factor = rate_factor(step, steps, config.optimiser.warmup_ratio, config.optimiser.schedule)
                 torch.manual_seed(step_seed(config.seed, step))
-                runner.step([next(batches) for _ in range(accumulate)], epoch, step, factor)
+                runner.step([next(batches) for _ in range(grad_accumulation)], epoch, step, factor)
                 position = replace(position, step=step + 1)
                 bar.update()
                 if (step + 1) % _LOG_EVERY == 0 or step + 1 == steps:
                     runner.check_finite(lambda bad: batch_names(data.train, rows_of(bad)))
                     logged = runner.drain()
                     tracker.log("step", step + 1, logged)
-                    speed = (bar.format_dict["rate"] or 0.0) * config.batch_size * accumulate
+                    speed = (bar.format_dict["rate"] or 0.0) * config.batch_size * grad_accumulation
                     shown = {name: f"{value:.3f}" for name, value in logged.items()}
                     bar.set_postfix({"pairs/s": f"{speed:.0f}", **shown})
                 if any_rank(interrupted(), device, world):
@@ -264,7 +264,7 @@ def train(
                                 method.retriever.state_dict().items()}  # fmt: skip
             position = replace(position, finished_epochs=epoch + 1)
             # a teacher is kept whatever else is: stopped, its pupil can only go on with the very same
-            teaches = epoch + 1 == config.epochs and method.asks_for_second()
+            teaches = epoch + 1 == config.epochs and method.wants_distillation()
             if config.checkpoint_every >= 0 or teaches:
                 save(position)
         seconds = time.perf_counter() - started
@@ -279,7 +279,7 @@ def train(
             )
         barrier(world)
     method.zero_grad(set_to_none=True)  # a second model's training needs the memory
-    trained_pairs = (steps - first_step) * config.batch_size * accumulate
+    trained_pairs = (steps - first_step) * config.batch_size * grad_accumulation
     return TrainResult(
         method.retriever, method, position.best_epoch, position.best_score, seconds,
         trained_pairs / trained_seconds if trained_seconds else 0.0, steps,

@@ -14,14 +14,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 from torch import Tensor
 
-from pmpguard.device import sent
+from pmpguard.device import to_device
 from pmpguard.kernels.caption_blocks import LongerThan
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.kept_tokens import texts_of
 
 # Counts are rounded up to these, so that few different shapes occur and captured steps can be replayed.
-LENGTH_STEP, CAPTION_STEP, ROW_STEP, PICTURE_STEP = 8, 32, 8, 32
+LENGTH_STEP, CAPTION_STEP, ROW_STEP, IMAGE_STEP = 8, 32, 8, 32
 ROW_LENGTH = 128
 # For each of these numbers of words, a step is told how many captions may have more.
 WORD_STEPS = (6, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96)
@@ -166,11 +166,11 @@ def pack_words(
     # Beyond a caption's end lies some other caption: the mask says so, and reading spread out places keeps
     # the sum of their (zero) gradients from piling up on one.
     places = (first[:, None] + ahead) % size  # (U, m)
-    at = sent(position, device)
+    at = to_device(position, device)
     return PackedWords(
-        ids[sent(source, device), at].view(packing.rows, ROW_LENGTH),
-        sent(owner, device).view(packing.rows, ROW_LENGTH),
+        ids[to_device(source, device), at].view(packing.rows, ROW_LENGTH),
+        to_device(owner, device).view(packing.rows, ROW_LENGTH),
         at.view(packing.rows, ROW_LENGTH),
-        sent(places, device),
-        sent(ahead < words[:, None], device),
+        to_device(places, device),
+        to_device(ahead < words[:, None], device),
     )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 
-def rate_factor(step: int, steps: int, warm_up: float, schedule: str) -> float:
+def rate_factor(step: int, steps: int, warmup_ratio: float, schedule: str) -> float:
     """Factor on the learning rate at `step` of `steps`: linear rise, then a fall to zero.
 
     >>> [round(rate_factor(step, 10, 0.2, "linear"), 3) for step in (0, 1, 2, 6, 9)]
     [0.5, 1.0, 1.0, 0.5, 0.125]
     """
-    rise = max(1, round(warm_up * steps)) if warm_up > 0 else 0
+    rise = max(1, round(warmup_ratio * steps)) if warmup_ratio > 0 else 0
     if step < rise:
         return (step + 1) / rise
     left = (steps - step) / max(1, steps - rise)  # 1 at the top, one step above 0 at the last

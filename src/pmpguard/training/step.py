@@ -14,19 +14,19 @@ from torch import Tensor, nn
 
 from pmpguard.errors import TrainingError
 from pmpguard.evaluation.evaluate import encoder_precision
-from pmpguard.methods.method import EncodedBatch, Method, Taught
+from pmpguard.methods.method import EncodedBatch, Method, TeacherBatch
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, average_gradients, gather_encoded
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.kept_tokens import images_of
-from pmpguard.training.loader import StepTensors
+from pmpguard.training.loader import DeviceBatch
 
 
 def captures(config: TrainConfig, device: torch.device, world: World) -> bool:
     """Whether steps are captured as CUDA graphs."""
-    return config.graphs and device.type == "cuda" and world.size == 1
+    return config.cuda_graphs and device.type == "cuda" and world.size == 1
 
 
 class StepRunner:
@@ -50,14 +50,14 @@ class StepRunner:
         self.counted = 0
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)
         self.capturing = captures(config, device, world)
-        self.graphs: dict[tuple[object, ...], CapturedStep | None] = {}
+        self.cuda_graphs: dict[tuple[object, ...], CapturedStep | None] = {}
         self.pool: Any = None  # memory that all graphs work in, one at a time
         if self.capturing:
             self.pool = torch.cuda.graph_pool_handle()
             for group in optimiser.param_groups:
                 group["lr"] = torch.tensor(group["lr"], device=device)
 
-    def step(self, batches: Sequence[StepTensors], epoch: int, step: int, factor: float) -> None:
+    def step(self, batches: Sequence[DeviceBatch], epoch: int, step: int, factor: float) -> None:
         """Average the gradients of `batches`, clip, update weights and averages."""
         for group, base in zip(self.optimiser.param_groups, self.base_rates, strict=True):
             if isinstance(group["lr"], Tensor):
@@ -71,28 +71,28 @@ class StepRunner:
         self._remember(reported, step)
         self.averaged.update(step)
 
-    def update(self, batches: Sequence[StepTensors], epoch: int) -> dict[str, Tensor]:
+    def update(self, batches: Sequence[DeviceBatch], epoch: int) -> dict[str, Tensor]:
         """Gradients of all batches, then one AdamW step; reports means over the batches."""
         self.optimiser.zero_grad(set_to_none=True)
         reports = [self.differentiate(batch, epoch, 1 / len(batches)) for batch in batches]
         average_gradients(self.parameters, self.world)
-        nn.utils.clip_grad_norm_(self.parameters, self.config.optimiser.clip)
+        nn.utils.clip_grad_norm_(self.parameters, self.config.optimiser.max_grad_norm)
         self.optimiser.step()
         return {name: torch.stack([report[name] for report in reports]).mean() for name in reports[0]}
 
-    def _replayed(self, batch: StepTensors, epoch: int) -> dict[str, Tensor]:
+    def _replayed(self, batch: DeviceBatch, epoch: int) -> dict[str, Tensor]:
         """The first step of a kind runs as it is and warms up, the second is captured, the rest replay it."""
         key = self.method.phase(epoch), *batch.kind
-        if key not in self.graphs:
-            self.graphs[key] = None
+        if key not in self.cuda_graphs:
+            self.cuda_graphs[key] = None
             return self.update([batch], epoch)
-        captured = self.graphs[key]
+        captured = self.cuda_graphs[key]
         if captured is None:
             captured = CapturedStep(lambda static: self.update([static], epoch), batch, self.pool)
-            self.graphs[key] = captured
+            self.cuda_graphs[key] = captured
         return captured.replay(batch)
 
-    def differentiate(self, batch: StepTensors, epoch: int, share: float) -> dict[str, Tensor]:
+    def differentiate(self, batch: DeviceBatch, epoch: int, share: float) -> dict[str, Tensor]:
         """Add the gradient of the batch's loss; report the loss, its terms and the method's scalars."""
         terms = self.method.losses(self.encode(batch, epoch))
         means = {name: term.mean() for name, term in terms.items()}
@@ -100,7 +100,7 @@ class StepRunner:
         (loss * share).backward()  # type: ignore[no-untyped-call]
         return {"loss": loss.detach(), **{name: mean.detach() for name, mean in means.items()}}
 
-    def encode(self, batch: StepTensors, epoch: int) -> EncodedBatch:
+    def encode(self, batch: DeviceBatch, epoch: int) -> EncodedBatch:
         """The whole global batch, encoded by all ranks together."""
         pixels = batch.pixels
         if pixels.ndim == 4:  # else tokens kept of a frozen backbone
@@ -111,7 +111,7 @@ class StepRunner:
         taught = None
         if self.teacher is not None:
             with torch.no_grad():
-                taught = Taught(self.teacher, *self._seen_by(self.teacher, batch, pixels))
+                taught = TeacherBatch(self.teacher, *self._seen_by(self.teacher, batch, pixels))
         return EncodedBatch(
             texts,
             images,
@@ -124,8 +124,8 @@ class StepRunner:
             taught,
         )
 
-    def _seen_by(self, model: Retriever, batch: StepTensors, pixels: Tensor) -> tuple[Encoded, Encoded]:
-        """The global batch's captions and pictures as this model encodes them."""
+    def _seen_by(self, model: Retriever, batch: DeviceBatch, pixels: Tensor) -> tuple[Encoded, Encoded]:
+        """The global batch's captions and images as this model encodes them."""
         with encoder_precision(self.device, self.config.precision):
             images = images_of(model, pixels)
             texts = batch.words.encode(model).chosen(batch.caption_of)
@@ -163,8 +163,8 @@ class CapturedStep:
 
     def __init__(
         self,
-        update: Callable[[StepTensors], dict[str, Tensor]],
-        example: StepTensors,
+        update: Callable[[DeviceBatch], dict[str, Tensor]],
+        example: DeviceBatch,
         pool: Any = None,
     ) -> None:
         self.inputs = example.cloned()
@@ -173,7 +173,7 @@ class CapturedStep:
         with torch.cuda.graph(self.graph, pool=pool):
             self.reported = update(self.inputs)
 
-    def replay(self, batch: StepTensors) -> dict[str, Tensor]:
+    def replay(self, batch: DeviceBatch) -> dict[str, Tensor]:
         for own, given in zip(self.inputs.tensors(), batch.tensors(), strict=True):
             own.copy_(given)
         self.graph.replay()

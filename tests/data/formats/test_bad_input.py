@@ -85,10 +85,10 @@ def test_bad_files(tmp_path: Path, name: str) -> None:
     content, said = BAD_FILES[name]
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"(?s){said}") as caught:
+    with pytest.raises(DataError, match=f"(?s){said}") as flagged:
         read_pairs(path)
-    assert name in str(caught.value)
-    assert caught.value.fix or "nested" in said
+    assert name in str(flagged.value)
+    assert flagged.value.fix or "nested" in said
 
 
 def test_missing_path_and_unknown_format(tmp_path: Path) -> None:

@@ -45,10 +45,10 @@ def same_caption(*names):
         (["s/0.tar#1.png", "s/1.tar#1.png"], ["1.tar#1.png", "0.tar#1.png"], [1, 0]),
         (["1.png"], ["a/1.png", "b/1.png"], [-1]),  # may be either
         (["c/1.png"], ["a/1.png", "b/1.png"], [-1]),
-        (["a/1.png", "b/1.png"], ["a/1.png"], [0, -1]),  # that picture is another one's
+        (["a/1.png", "b/1.png"], ["a/1.png"], [0, -1]),  # that image is another one's
         (["x/a/1.png", "b/1.png"], ["y/a/1.png"], [0, -1]),
         (["a/1.png", "b/1.png"], ["c/1.png"], [-1, -1]),  # either may be it
-        (["b/1.png"], ["c/1.png", "c/1.png"], [0]),  # one picture, listed twice
+        (["b/1.png"], ["c/1.png", "c/1.png"], [0]),  # one image, listed twice
     ],
 )
 def test_equal_file_names_and_captions_are_told_apart_by_their_folders(here, embedded, rows):
@@ -114,7 +114,7 @@ def test_no_folder_says_what_is_expected(tmp_path):
 
 
 def write_apart(folder, images=3, per_image=2):
-    """Pictures and captions each once, the captions not in the order of the pictures."""
+    """Images and captions each once, the captions not in the order of the images."""
     for name in ("img_emb", "text_emb", "metadata", "text_metadata"):
         (folder / name).mkdir(parents=True)
     np.save(folder / "img_emb/0.npy", np.arange(images, dtype=np.float32)[:, None] + [[0.5, 1.0]])
@@ -131,24 +131,24 @@ def write_apart(folder, images=3, per_image=2):
         "caption": [f"caption {place}" for place in range(len(order))],
     }
     pq.write_table(pa.table(texts), folder / "text_metadata/0.parquet")
-    (folder / "embedding.json").write_text('{"root": "/where/pictures/are"}')
+    (folder / "embedding.json").write_text('{"root": "/where/images/are"}')
 
 
-def test_pictures_and_captions_listed_apart(tmp_path):
+def test_images_and_captions_listed_apart(tmp_path):
     write_apart(tmp_path)
     found = read_clip_embeddings(tmp_path)
     assert found.table.column("pair_id")[:2] == ["pair 0", "pair 1"]
-    assert str(found.table.image_path(0)) == "/where/pictures/are/id 2.png"
+    assert str(found.table.image_path(0)) == "/where/images/are/id 2.png"
     of_pairs = found.images[found.table.image_codes][:, 0]
     assert of_pairs.tolist() == [2.5, 2.5, 1.5, 1.5, 0.5, 0.5]
     assert found.captions[found.table.caption_codes][:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_captions_of_a_picture_that_is_not_there(tmp_path):
+def test_captions_of_a_image_that_is_not_there(tmp_path):
     write_apart(tmp_path)
     lacking = pa.table({"id": ["id 0", "id 1", "other"], "image": ["a", "b", "c"]})
     pq.write_table(lacking, tmp_path / "metadata/0.parquet")
-    with pytest.raises(DataError, match="captions of 'id 2', but no such picture"):
+    with pytest.raises(DataError, match="captions of 'id 2', but no such image"):
         read_clip_embeddings(tmp_path)
     pq.write_table(lacking.drop_columns(["id"]), tmp_path / "metadata/0.parquet")
     with pytest.raises(DataError, match="no column 'id'"):

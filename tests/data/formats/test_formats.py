@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pmpguard.data.formats import FORMATS, find_files, read_pairs, table_notes, write_pairs
-from pmpguard.data.formats.shards import picture_bytes
+from pmpguard.data.formats.shards import image_bytes
 from pmpguard.data.known_datasets import KNOWN, differences, images_per_split, matching_split
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
@@ -42,11 +42,11 @@ WRITERS = [name for name, kind in FORMATS.items() if kind.write]
 
 
 def contents(table: PairTable) -> list[tuple[bytes, str, str, str]]:
-    """(the picture itself, caption, split, label) of every pair, sorted: what no format may change."""
-    pictures = {image: picture_bytes(table, image) for image in set(table.column("image"))}
+    """(the image itself, caption, split, label) of every pair, sorted: what no format may change."""
+    images = {image: image_bytes(table, image) for image in set(table.column("image"))}
     columns = [table.column(name) for name in ("image", "caption", "split", "label")]
     return sorted(
-        (pictures[image], caption, split, label or "")
+        (images[image], caption, split, label or "")
         for image, caption, split, label in zip(*columns, strict=True)
     )
 
@@ -127,7 +127,7 @@ def test_written_tables_come_back(tmp_path: Path, name: str) -> None:
     table = read_pairs(examples.jsonl(tmp_path / "in"))
     path = written(table, tmp_path, name)
     assert find_files(path)[0] == name
-    back = read_pairs(path, images=None if FORMATS[name].copies_pictures else table.root, strict=True)
+    back = read_pairs(path, images=None if FORMATS[name].copies_images else table.root, strict=True)
     if name == "amfmn":
         assert without_labels(contents(back)) == without_labels(contents(table))
     else:
@@ -155,7 +155,7 @@ def tables(draw: st.DrawFn, texts: st.SearchStrategy[str], root: Path) -> PairTa
         for caption in draw(st.lists(texts, min_size=1, max_size=4)):
             for column, value in zip(columns, (f"{name}.png", caption, split, label), strict=True):
                 columns[column].append(value)
-        (root / f"{name}.png").write_bytes(examples.picture(len(columns["image"])))
+        (root / f"{name}.png").write_bytes(examples.image(len(columns["image"])))
     return PairTable.from_columns(
         pa.table({key: pa.array(value, pa.string()) for key, value in columns.items()}), root
     )
@@ -213,11 +213,11 @@ def test_folders_in_use_are_never_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "thesis.txt").read_text() == "precious"
 
 
-def test_only_pictures_are_copied(tmp_path: Path) -> None:
+def test_only_images_are_copied(tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_text("root:x:0:0")
     table = PairTable.from_columns({"image": ["secret.png"], "caption": ["a pond"]}, tmp_path)
     for name in ("folder", "webdataset"):
-        with pytest.raises(DataError, match=r"secret\.png: does not begin like a picture"):
+        with pytest.raises(DataError, match=r"secret\.png: does not begin like a image"):
             write_pairs(table, tmp_path / "out", name)
     assert not (tmp_path / "out").exists()
 
@@ -228,7 +228,7 @@ def test_what_a_format_cannot_hold_is_refused(tmp_path: Path) -> None:
             {"image": ["a.png", "a.png"], "caption": ["x", "y"], **columns}, tmp_path
         )
 
-    with pytest.raises(DataError, match=r"picture a\.png has split test and train"):
+    with pytest.raises(DataError, match=r"image a\.png has split test and train"):
         write_pairs(table(split=["train", "test"]), tmp_path / "a.json", "karpathy")
     with pytest.raises(DataError, match="caption row 1: holds a line break"):
         write_pairs(table(caption=["x", "y\nz"]), tmp_path / "out", "amfmn")
@@ -257,21 +257,21 @@ def test_two_files_of_one_split_are_listed(tmp_path: Path) -> None:
         read_pairs(tmp_path)
 
 
-def test_picture_archives_are_explained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_image_archives_are_explained(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = examples.karpathy(tmp_path)
     with tarfile.open(tmp_path / "images-000.tar", "w") as tar:
-        examples.add_member(tar, "images/pond_train0.png", examples.picture())
+        examples.add_member(tar, "images/pond_train0.png", examples.image())
     assert read_pairs(tmp_path, strict=True)  # the archive is no second format
-    for picture in (tmp_path / "images").iterdir():
-        picture.unlink()
+    for image in (tmp_path / "images").iterdir():
+        image.unlink()
     with caplog.at_level(logging.WARNING):
         table = read_pairs(path)
     assert len(table) == 30
     assert "extract images-000.tar" in caplog.text
-    with pytest.raises(DataError, match=r"no picture found below .*extract images-000\.tar"):
+    with pytest.raises(DataError, match=r"no image found below .*extract images-000\.tar"):
         read_pairs(path, strict=True)
     path.unlink()
-    with pytest.raises(DataError, match=r"images-000\.tar holds pictures without captions"):
+    with pytest.raises(DataError, match=r"images-000\.tar holds images without captions"):
         read_pairs(tmp_path)
 
 
@@ -312,11 +312,11 @@ def test_published_counts_are_consistent_and_accepted(name: str) -> None:
 def test_differences_are_said_clearly() -> None:
     table = known_table({"train": 1_680, "val": 210, "test": 209}, "ucm_captions")
     (said,) = differences(table)
-    assert "train 1,680 / val 210 / test 209 pictures, 2,099 in all" in said
+    assert "train 1,680 / val 210 / test 209 images, 2,099 in all" in said
     assert "UCM-Captions is published with 2,100: train 1,680 / val 210 / test 210 (official)" in said
     counts = dict(KNOWN["ucm"].splits["official"])
     (said,) = differences(known_table(counts, "ucm", 5).slice(1))
-    assert "1 pictures do not have the published 5 captions; the first is train0.png with 4" in said
+    assert "1 images do not have the published 5 captions; the first is train0.png with 4" in said
     assert differences(known_table({"train": 2}, "mine")) == []
 
 

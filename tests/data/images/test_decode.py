@@ -132,12 +132,12 @@ def test_errors_name_the_file_and_the_trouble(tmp_path):
     for name, (content, kind, reason) in cases.items():
         path = tmp_path / name
         path.write_bytes(content)
-        with pytest.raises(ImageError, match=reason) as caught:
+        with pytest.raises(ImageError, match=reason) as flagged:
             load_image(path)
-        assert name in str(caught.value) and caught.value.kind == kind and caught.value.fix
-    with pytest.raises(ImageError, match=r"gone\.jpg: no such file") as caught:
+        assert name in str(flagged.value) and flagged.value.kind == kind and flagged.value.fix
+    with pytest.raises(ImageError, match=r"gone\.jpg: no such file") as flagged:
         load_image(tmp_path / "gone.jpg")
-    assert caught.value.kind == "missing"
+    assert flagged.value.kind == "missing"
     with pytest.raises(ImageError, match="no such file"):
         load_image(tmp_path)
 
@@ -179,7 +179,7 @@ def test_gif_frames_are_counted_without_decoding():
 
 
 def dataset(tmp_path, count=20, bad=()):
-    """Pictures of one grey level each, so that a mixed-up order shows."""
+    """Images of one grey level each, so that a mixed-up order shows."""
     for index in range(count):
         path = tmp_path / f"{index}.png"
         Image.fromarray(np.full((6, 6, 3), index, np.uint8)).save(path)
@@ -191,11 +191,11 @@ def dataset(tmp_path, count=20, bad=()):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_five_percent_corrupt_pictures_are_reported_and_the_rest_keep_their_places(tmp_path, workers):
+def test_five_percent_corrupt_images_are_reported_and_the_rest_keep_their_places(tmp_path, workers):
     table = dataset(tmp_path, 40, bad=(7, 30))
     (tmp_path / "12.png").unlink()
     rows = np.arange(40)[::-1]
-    pictures, problems = load_images(table, rows, 6, policy="skip", workers=workers)
+    images, problems = load_images(table, rows, 6, policy="skip", workers=workers)
     assert [(problem.row, problem.kind) for problem in problems] == [
         (30, "unreadable"),
         (12, "missing"),
@@ -204,11 +204,11 @@ def test_five_percent_corrupt_pictures_are_reported_and_the_rest_keep_their_plac
     assert [problem.image for problem in problems] == ["30.png", "12.png", "7.png"]
     assert all(rows[problem.position] == problem.row and problem.reason for problem in problems)
     expected = [0 if row in (7, 12, 30) else row for row in rows]
-    assert pictures.shape == (40, 3, 6, 6) and pictures[:, 0, 0, 0].tolist() == expected
+    assert images.shape == (40, 3, 6, 6) and images[:, 0, 0, 0].tolist() == expected
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_policy_fail_raises_on_the_first_bad_picture(tmp_path, workers):
+def test_policy_fail_raises_on_the_first_bad_image(tmp_path, workers):
     table = dataset(tmp_path, 10, bad=(4,))
     with pytest.raises(ImageError, match=r"4\.png"):
         load_images(table, range(10), 6, workers=workers)
@@ -219,7 +219,7 @@ def test_an_unknown_policy_is_refused(tmp_path):
         load_images(dataset(tmp_path, 1), [0], 6, policy="ignore")
 
 
-def test_pictures_inside_shards(tmp_path):
+def test_images_inside_shards(tmp_path):
     pixels = colours()
     with tarfile.open(tmp_path / "s.tar", "w") as archive:
         data = encoded(Image.fromarray(pixels), "PNG")

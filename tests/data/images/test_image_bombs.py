@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-# Run in a process of its own, so that nothing else adds to the memory in use. It also opens a sound picture
+# Run in a process of its own, so that nothing else adds to the memory in use. It also opens a sound image
 # of 49 megapixels, whose memory must show: otherwise the measurement is blind.
 PROBE = """
 import json, sys, time
@@ -63,7 +63,7 @@ def jpeg(width=400, height=300):
 
 
 def lying_tiff(width, height, bands, depth, compression, data, size=None, offset=8):
-    """One strip that the header says holds the whole picture."""
+    """One strip that the header says holds the whole image."""
     depths_at = 8 + len(data)
     start = depths_at + 2 * bands
     tags = [

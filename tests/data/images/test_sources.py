@@ -1,4 +1,4 @@
-"""Pictures decoded ahead equal pictures held in memory, and only a few are ever alive."""
+"""Images decoded ahead equal images held in memory, and only a few are ever alive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from helpers.small_runs import SIZE, coloured_squares
 from PIL import Image
 from torch import Tensor
 
-from pmpguard.data.images.sources import ResidentPictures, StreamedPictures, open_pictures
+from pmpguard.data.images.sources import ImagesInMemory, StreamedImages, open_images
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
 
@@ -27,8 +27,8 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> tuple[PairTable, Tensor
     table, images = coloured_squares(copies=3)
     train = PairTable(table.arrow, folder, table.name).split("train")
     pixels = images[: len(train.first_rows)]  # the training squares come first
-    for row, picture in zip(train.first_rows, pixels, strict=True):
-        Image.fromarray(picture.permute(1, 2, 0).numpy()).save(train.image_path(int(row)))
+    for row, image in zip(train.first_rows, pixels, strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(train.image_path(int(row)))
     return train, pixels
 
 
@@ -39,12 +39,14 @@ def parts(count: int, size: int = 16) -> list[np.ndarray]:
 
 def test_streamed_equal_resident_and_both_equal_the_files(squares: tuple[PairTable, Tensor]) -> None:
     table, pixels = squares
-    resident = open_pictures(table, SIZE, CPU, "always")
-    streamed = open_pictures(table, SIZE, CPU, "never")
-    assert isinstance(resident, ResidentPictures) and isinstance(streamed, StreamedPictures)
-    assert len(resident) == len(streamed) == len(pixels)
+    cache_images = open_images(table, SIZE, CPU, "always")
+    streamed = open_images(table, SIZE, CPU, "never")
+    assert isinstance(cache_images, ImagesInMemory) and isinstance(streamed, StreamedImages)
+    assert len(cache_images) == len(streamed) == len(pixels)
     wanted = parts(len(pixels))
-    for codes, left, right in zip(wanted, resident.batches(wanted), streamed.batches(wanted), strict=True):
+    for codes, left, right in zip(
+        wanted, cache_images.batches(wanted), streamed.batches(wanted), strict=True
+    ):
         assert left.dtype == right.dtype == torch.uint8
         assert torch.equal(left, pixels[codes]) and torch.equal(right, pixels[codes])
 
@@ -52,25 +54,25 @@ def test_streamed_equal_resident_and_both_equal_the_files(squares: tuple[PairTab
 def test_auto_takes_what_fits(squares: tuple[PairTable, Tensor]) -> None:
     table, pixels = squares
     bytes_needed = pixels.numel()
-    assert isinstance(open_pictures(table, SIZE, CPU, "auto", bytes_needed / 1e9), ResidentPictures)
-    assert isinstance(open_pictures(table, SIZE, CPU, "auto", (bytes_needed - 1) / 1e9), StreamedPictures)
+    assert isinstance(open_images(table, SIZE, CPU, "auto", bytes_needed / 1e9), ImagesInMemory)
+    assert isinstance(open_images(table, SIZE, CPU, "auto", (bytes_needed - 1) / 1e9), StreamedImages)
 
 
 @pytest.mark.parametrize("batches", [8, 60])
-def test_the_number_of_living_pictures_does_not_grow_with_the_dataset(
+def test_the_number_of_living_images_does_not_grow_with_the_dataset(
     squares: tuple[PairTable, Tensor], monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
     table, _ = squares
     living: weakref.WeakSet[Tensor] = weakref.WeakSet()
-    original = StreamedPictures._one
+    original = StreamedImages._one
 
-    def one(self: StreamedPictures, code: int) -> Tensor:
-        picture = original(self, code)
-        living.add(picture)
-        return picture
+    def one(self: StreamedImages, code: int) -> Tensor:
+        image = original(self, code)
+        living.add(image)
+        return image
 
-    monkeypatch.setattr(StreamedPictures, "_one", one)
-    streamed, most = StreamedPictures(table, SIZE, CPU, ahead=2), 0
+    monkeypatch.setattr(StreamedImages, "_one", one)
+    streamed, most = StreamedImages(table, SIZE, CPU, ahead=2), 0
     wanted = [np.arange(4) + number % 20 for number in range(batches)]
     for number, _ in enumerate(streamed.batches(wanted)):
         most = max(most, len(living))
@@ -81,17 +83,17 @@ def test_the_number_of_living_pictures_does_not_grow_with_the_dataset(
 def test_stopping_early_leaves_no_thread_behind(squares: tuple[PairTable, Tensor]) -> None:
     table, pixels = squares
     before = threading.active_count()
-    batches = StreamedPictures(table, SIZE, CPU).batches(parts(len(pixels)))
+    batches = StreamedImages(table, SIZE, CPU).batches(parts(len(pixels)))
     next(batches)
     assert threading.active_count() > before
     batches.close()
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("resident", ["always", "never"])
-def test_a_picture_that_cannot_be_read_is_named(tmp_path: Path, resident: str) -> None:
+@pytest.mark.parametrize("cache_images", ["always", "never"])
+def test_a_image_that_cannot_be_read_is_named(tmp_path: Path, cache_images: str) -> None:
     bad = tmp_path / "bad.png"
-    bad.write_bytes(b"no picture at all")
+    bad.write_bytes(b"no image at all")
     one = PairTable.from_columns({"image": ["bad.png"], "caption": ["a square"]}, root=tmp_path)
     with pytest.raises(DataError, match=r"bad\.png"):
-        list(open_pictures(one, SIZE, CPU, resident).batches([np.array([0])]))
+        list(open_images(one, SIZE, CPU, cache_images).batches([np.array([0])]))

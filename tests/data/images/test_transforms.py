@@ -20,7 +20,7 @@ from pmpguard.errors import ConfigError
 GEOMETRY_ONLY = Augmentation(crop_min=1.0, colour=0.0)
 
 
-def pictures(count, size=16, seed=0):
+def pixels(count, size=16, seed=0):
     return torch.randint(0, 256, (count, 3, size, size), generator=seeded(seed), dtype=torch.uint8)
 
 
@@ -33,24 +33,24 @@ def no_directions(images):
 
 
 def test_every_turn_and_flip_is_numpys():
-    images = pictures(16)
+    images = pixels(16)
     cases = [(turns, columns, rows) for turns in range(4) for columns in (0, 1) for rows in (0, 1)]
     turns, columns, rows = (torch.tensor(values) for values in zip(*cases, strict=True))
     result = turn_and_flip(images, turns, columns.bool(), rows.bool())
-    for picture, (turn, column, row), image in zip(result, cases, images, strict=True):
+    for pixel_image, (turn, column, row), image in zip(result, cases, images, strict=True):
         expected = np.rot90(image.numpy(), turn, axes=(1, 2))
         expected = expected[:, :, ::-1] if column else expected
         expected = expected[:, ::-1] if row else expected
-        np.testing.assert_array_equal(picture.numpy(), expected)
+        np.testing.assert_array_equal(pixel_image.numpy(), expected)
 
 
-def test_turning_pictures_that_are_not_square_is_refused():
+def test_turning_images_that_are_not_square_is_refused():
     with pytest.raises(ConfigError, match="8x6"):
         augment(torch.zeros(1, 3, 8, 6), seeded(0), GEOMETRY_ONLY, torch.zeros(1, dtype=torch.bool))
 
 
 def test_augment_permutes_pixels_exactly_and_reaches_all_eight_orientations():
-    image = pictures(1)[0]
+    image = pixels(1)[0]
     images = image.expand(200, -1, -1, -1)
     result = augment(images, seeded(1), GEOMETRY_ONLY, no_directions(images)).to(torch.uint8).numpy()
     orientations = {
@@ -61,12 +61,12 @@ def test_augment_permutes_pixels_exactly_and_reaches_all_eight_orientations():
             np.rot90(image.numpy(), turns, (1, 2))[:, :, ::-1],
         )
     }
-    seen = {np.ascontiguousarray(picture).tobytes() for picture in result}
+    seen = {np.ascontiguousarray(pixel_image).tobytes() for pixel_image in result}
     assert seen == orientations
 
 
-def test_pictures_whose_caption_names_a_direction_keep_their_orientation():
-    images = pictures(64)
+def test_images_whose_caption_names_a_direction_keep_their_orientation():
+    images = pixels(64)
     keep = torch.arange(64) % 2 == 0
     result = augment(images, seeded(2), GEOMETRY_ONLY, keep)
     assert torch.equal(result[keep], images[keep].float())
@@ -75,7 +75,7 @@ def test_pictures_whose_caption_names_a_direction_keep_their_orientation():
 
 @pytest.mark.parametrize("field", ["flip", "rotate"])
 def test_one_switch_leaves_the_other_draws_alone(field):
-    images = pictures(32)
+    images = pixels(32)
     config = Augmentation(crop_min=0.5, colour=0.2)
     changed = dataclasses.replace(config, **{field: False})
     both, one = (
@@ -85,8 +85,8 @@ def test_one_switch_leaves_the_other_draws_alone(field):
     assert torch.equal(both, one)  # with every orientation kept, the switch must change nothing at all
 
 
-def test_same_generator_state_same_pictures_and_a_new_state_others():
-    images = pictures(8)
+def test_same_generator_state_same_images_and_a_new_state_others():
+    images = pixels(8)
     config = Augmentation(colour=0.3)
     generator = seeded(5)
     first = augment(images, generator, config, no_directions(images))
@@ -95,8 +95,8 @@ def test_same_generator_state_same_pictures_and_a_new_state_others():
     assert torch.equal(first, again) and not torch.equal(first, second)
 
 
-def test_a_picture_depends_on_its_own_position_only():
-    images = pictures(8)
+def test_a_image_depends_on_its_own_position_only():
+    images = pixels(8)
     changed = images.clone()
     changed[3] = 255 - changed[3]
     config = Augmentation(colour=0.3)
@@ -106,19 +106,19 @@ def test_a_picture_depends_on_its_own_position_only():
 
 
 def test_shares_of_a_batch_give_what_the_whole_batch_gives():
-    images = pictures(9)
+    images = pixels(9)
     config = Augmentation(colour=0.3)
     keep = torch.arange(9) % 3 == 0
     whole = augment(images, seeded(7), config, keep)
     for share in (slice(0, 5), slice(5, 9), slice(9, 9)):
         part = augment(images[share], seeded(7), config, keep, share)
         assert torch.equal(part, whole[share])
-    with pytest.raises(ValueError, match="9 pictures but keep_orientation holds 5"):
+    with pytest.raises(ValueError, match="9 images but keep_orientation holds 5"):
         augment(images, seeded(7), config, keep, slice(0, 5))
 
 
 def test_everything_off_returns_the_pixels():
-    images = pictures(4)
+    images = pixels(4)
     config = Augmentation(flip=False, rotate=False, crop_min=1.0)
     assert torch.equal(augment(images, seeded(0), config, no_directions(images)), images.float())
 
@@ -160,9 +160,9 @@ def test_crop_and_resize_against_a_loop():
         [[0.1, 0.2, 0.5, 0.7], [0.0, 0.0, 1.0, 1.0], [0.4, 0.3, 0.6, 0.4]], dtype=torch.float64
     )
     result = crop_and_resize(images, boxes).numpy()
-    for picture, image, box in zip(result, images.numpy(), boxes.tolist(), strict=True):
+    for pixel_image, image, box in zip(result, images.numpy(), boxes.tolist(), strict=True):
         for channel in range(3):
-            np.testing.assert_allclose(picture[channel], bilinear_crop(image[channel], box), atol=1e-12)
+            np.testing.assert_allclose(pixel_image[channel], bilinear_crop(image[channel], box), atol=1e-12)
     np.testing.assert_allclose(result[1], images[1].numpy(), atol=1e-12)
 
 
@@ -170,18 +170,18 @@ def test_colour_against_a_loop_and_independent_of_scale():
     images = torch.rand(4, 3, 5, 5, generator=seeded(2), dtype=torch.float64)
     strength = torch.tensor([[0.2, 0, 0], [0, -0.3, 0], [0, 0, 0.4], [0.1, -0.2, 0.3]], dtype=torch.float64)
     result = shift_colour(images, strength).numpy()
-    for picture, image, (brightness, contrast, saturation) in zip(
+    for pixel_image, image, (brightness, contrast, saturation) in zip(
         result, images.numpy(), strength.numpy(), strict=True
     ):
         grey = (image[0] + image[1] + image[2]) / 3
         saturated = np.stack([grey + (1 + saturation) * (channel - grey) for channel in image])
         expected = grey.mean() + brightness * grey.std() + (1 + contrast) * (saturated - grey.mean())
-        np.testing.assert_allclose(picture, expected, atol=1e-12)
+        np.testing.assert_allclose(pixel_image, expected, atol=1e-12)
     scaled = shift_colour(images * 7 - 3, strength)
     np.testing.assert_allclose(scaled.numpy(), result * 7 - 3, atol=1e-12)
 
 
-def test_a_flat_picture_survives_colour_and_crop():
+def test_a_flat_image_survives_colour_and_crop():
     images = torch.full((2, 3, 8, 8), 90.0)
     result = augment(images, seeded(0), Augmentation(colour=0.5), no_directions(images))
     assert torch.allclose(result, images, atol=1e-3)
@@ -229,7 +229,7 @@ def test_empty_batch():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_cpu_generator_gives_every_device_the_same():
-    images = pictures(32)
+    images = pixels(32)
     config = Augmentation(colour=0.2)
     on_cpu = augment(images, seeded(4), config, no_directions(images))
     on_gpu = augment(images.cuda(), seeded(4), config, no_directions(images)).cpu()

@@ -9,25 +9,25 @@ from pmpguard.data.quality.check import check_dataset
 
 
 def landscape(seed, size=64):
-    """A picture with structure at several scales; each seed gives another."""
+    """A image with structure at several scales; each seed gives another."""
     rng = np.random.default_rng(seed)
     sides = (3, 6, 12, 24)
     noise = [Image.fromarray(rng.normal(0, side**-0.7, (side, side)).astype(np.float32)) for side in sides]
-    picture = sum(np.asarray(layer.resize((size, size), Image.Resampling.BICUBIC)) for layer in noise)
-    scaled = 255 * (picture - picture.min()) / (picture.max() - picture.min())
+    image = sum(np.asarray(layer.resize((size, size), Image.Resampling.BICUBIC)) for layer in noise)
+    scaled = 255 * (image - image.min()) / (image.max() - image.min())
     return Image.fromarray(np.stack([scaled, scaled * 0.8, scaled * 0.6], -1).astype(np.uint8))
 
 
-def dataset(folder, pictures, name="set", captions=None):
-    """`pictures` maps "split/file" to a picture."""
+def dataset(folder, images, name="set", captions=None):
+    """`images` maps "split/file" to a image."""
     folder.mkdir(exist_ok=True)
-    for place, picture in pictures.items():
-        picture.save(folder / place.partition("/")[2])
+    for place, image in images.items():
+        image.save(folder / place.partition("/")[2])
     return PairTable.from_columns(
         {
-            "image": [place.partition("/")[2] for place in pictures],
-            "split": [place.partition("/")[0] for place in pictures],
-            "caption": captions or [f"caption {number}" for number in range(len(pictures))],
+            "image": [place.partition("/")[2] for place in images],
+            "split": [place.partition("/")[0] for place in images],
+            "caption": captions or [f"caption {number}" for number in range(len(images))],
         },
         root=folder,
         name=name,
@@ -48,12 +48,12 @@ def test_a_sound_dataset_has_no_findings(tmp_path):
     )
     report = check_dataset(table, turned=True)
     assert report.findings == () and report.exit_code == 0
-    assert report.pairs == {"train": 30, "test": 1} == report.pictures
+    assert report.pairs == {"train": 30, "test": 1} == report.images
     assert report.as_dict()["ok"] and "problems: none" in report.as_text()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_pictures_that_cannot_be_used(tmp_path, workers):
+def test_images_that_cannot_be_used(tmp_path, workers):
     table = dataset(tmp_path, {f"train/{seed}.png": landscape(seed) for seed in range(8)})
     (tmp_path / "1.png").unlink()
     (tmp_path / "3.png").write_bytes((tmp_path / "3.png").read_bytes()[:500])
@@ -61,9 +61,9 @@ def test_pictures_that_cannot_be_used(tmp_path, workers):
     report = check_dataset(table, max_pixels=10_000, workers=workers)
     found = {kind: [item.where for item in finding.items] for kind, finding in kinds(report).items()}
     assert found == {
-        "missing_pictures": [("1.png",)],
-        "unreadable_pictures": [("3.png",)],
-        "oversized_pictures": [("5.png",)],
+        "missing_images": [("1.png",)],
+        "unreadable_images": [("3.png",)],
+        "oversized_images": [("5.png",)],
     }
     assert report.exit_code == 1 and all(finding.severity == "problem" for finding in report.findings)
     assert "3.png" in report.as_text() and json.loads(json.dumps(report.as_dict()))["ok"] is False
@@ -83,13 +83,13 @@ def test_captions(tmp_path):
     assert [(item.where, item.detail) for item in found["repeated_captions"].items] == [
         (("a.png",), "3 times 'x'")
     ]
-    assert [(item.where, item.detail) for item in found["shared_captions"].items] == [(("x",), "2 pictures")]
+    assert [(item.where, item.detail) for item in found["shared_captions"].items] == [(("x",), "2 images")]
     assert len(found) == 3
 
 
 def test_copies_and_leaks(tmp_path):
-    pictures = {f"train/{seed}.png": landscape(seed) for seed in range(10)}
-    pictures |= {
+    images = {f"train/{seed}.png": landscape(seed) for seed in range(10)}
+    images |= {
         "train/same.bmp": landscape(1),
         "train/near.jpg": landscape(2),
         "test/leak.jpg": landscape(3).resize((80, 80)),
@@ -98,19 +98,19 @@ def test_copies_and_leaks(tmp_path):
         "train/black1.png": Image.new("RGB", (64, 64)),
         "train/black2.png": Image.new("RGB", (64, 64)),
     }
-    table = dataset(tmp_path, pictures)
+    table = dataset(tmp_path, images)
     found = kinds(check_dataset(table))
-    assert sets_of(found["duplicate_pictures"]) == {frozenset({"1.png", "same.bmp"})}
-    assert sets_of(found["near_duplicate_pictures"]) == {
+    assert sets_of(found["duplicate_images"]) == {frozenset({"1.png", "same.bmp"})}
+    assert sets_of(found["near_duplicate_images"]) == {
         frozenset({"2.png", "near.jpg"}),
         frozenset({"3.png", "leak.jpg"}),
     }
-    assert sets_of(found["blank_pictures"]) == {frozenset({"black1.png"}), frozenset({"black2.png"})}
-    leak = found["leaking_pictures"]
+    assert sets_of(found["blank_images"]) == {frozenset({"black1.png"}), frozenset({"black2.png"})}
+    leak = found["leaking_images"]
     assert leak.severity == "problem" and sets_of(leak) == {frozenset({"3.png", "leak.jpg"})}
     assert "1 of the 1 of set 'test'" in leak.summary
     report = check_dataset(table, turned=True)
-    assert frozenset({"4.png", "turned.png"}) in sets_of(kinds(report)["near_duplicate_pictures"])
+    assert frozenset({"4.png", "turned.png"}) in sets_of(kinds(report)["near_duplicate_images"])
     assert report.findings[0].severity == "problem"  # problems come first
 
 
@@ -120,8 +120,8 @@ def test_one_file_in_two_splits_is_a_leak(tmp_path):
         {"image": ["a.png", "a.png"], "caption": ["x", "y"], "split": ["train", "test"]}, root=tmp_path
     )
     report = check_dataset(table)
-    assert report.pictures == {"train": 1, "test": 1} and report.exit_code == 1
-    assert kinds(report)["leaking_pictures"].items[0].where == ("a.png", "a.png")
+    assert report.images == {"train": 1, "test": 1} and report.exit_code == 1
+    assert kinds(report)["leaking_images"].items[0].where == ("a.png", "a.png")
 
 
 def test_two_datasets(tmp_path):
@@ -149,9 +149,9 @@ def test_two_datasets(tmp_path):
     report = check_dataset(first, second)
     by_summary = {finding.summary: finding for finding in report.findings if "share" in finding.summary}
     assert {(summary, finding.severity) for summary, finding in by_summary.items()} == {
-        ("A 'train' and B 'test' share pictures: 1 of the 1 of B 'test'", "problem"),
-        ("A 'test' and B 'train' share pictures: 1 of the 2 of A 'test'", "problem"),
-        ("A 'train' and B 'train' share pictures: 1 of the 2 of A 'train'", "note"),
+        ("A 'train' and B 'test' share images: 1 of the 1 of B 'test'", "problem"),
+        ("A 'test' and B 'train' share images: 1 of the 2 of A 'test'", "problem"),
+        ("A 'train' and B 'train' share images: 1 of the 2 of A 'train'", "note"),
     }  # what B shares with itself is B's own affair
     assert check_dataset(first).exit_code == 0
     against_itself = check_dataset(first, first)

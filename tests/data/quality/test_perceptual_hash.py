@@ -21,7 +21,7 @@ hash_of = perceptual_hash.perceptual_hash
 
 
 def landscape(seed, size=128):
-    """A smooth random picture with large and small structures, as pictures have."""
+    """A smooth random image with large and small structures, as images have."""
     rng = np.random.default_rng(seed)
     layers = [
         np.asarray(
@@ -31,8 +31,8 @@ def landscape(seed, size=128):
         )
         for side in (3, 6, 12, 24)
     ]
-    picture = sum(layers)
-    scaled = 255 * (picture - picture.min()) / (picture.max() - picture.min())
+    image = sum(layers)
+    scaled = 255 * (image - image.min()) / (image.max() - image.min())
     return Image.fromarray(np.stack([scaled, scaled * 0.8, scaled * 0.6], -1).astype(np.uint8))
 
 
@@ -67,33 +67,33 @@ def test_hash_against_its_definition():
     assert tuple(int(value) for value in hash_of(grey)) == naive_hash(grey)
 
 
-def test_a_stack_of_pictures_hashes_like_each_alone():
+def test_a_stack_of_images_hashes_like_each_alone():
     stack = orientations(thumbnail(landscape(1)))
     np.testing.assert_array_equal(hash_of(stack), np.stack([hash_of(grey) for grey in stack]))
 
 
 def test_orientations_are_the_eight_of_a_square():
     grey = np.arange(32 * 32, dtype=float).reshape(32, 32)
-    found = {picture.tobytes() for picture in orientations(grey)}
+    found = {image.tobytes() for image in orientations(grey)}
     expected = set()
-    for picture in (grey, grey.T):
+    for image in (grey, grey.T):
         for rows in (1, -1):
             for columns in (1, -1):
-                expected.add(np.ascontiguousarray(picture[::rows, ::columns]).tobytes())
+                expected.add(np.ascontiguousarray(image[::rows, ::columns]).tobytes())
     assert found == expected
     np.testing.assert_array_equal(orientations(grey)[0], grey)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_harmless_changes_stay_near_and_other_pictures_far(seed):
-    picture = landscape(seed)
+def test_harmless_changes_stay_near_and_other_images_far(seed):
+    image = landscape(seed)
     stream = io.BytesIO()
-    picture.save(stream, "JPEG", quality=50)
-    assert distance(picture, Image.open(stream)) <= NEAR
-    assert distance(picture, picture.resize((90, 90))) <= NEAR
-    assert distance(picture, picture.point(lambda value: min(255, value * 1.1))) <= NEAR
-    assert distance(picture, picture.crop((1, 1, 127, 127))) <= NEAR
-    assert distance(picture, landscape(seed + 100)) > NEAR + 8
+    image.save(stream, "JPEG", quality=50)
+    assert distance(image, Image.open(stream)) <= NEAR
+    assert distance(image, image.resize((90, 90))) <= NEAR
+    assert distance(image, image.point(lambda value: min(255, value * 1.1))) <= NEAR
+    assert distance(image, image.crop((1, 1, 127, 127))) <= NEAR
+    assert distance(image, landscape(seed + 100)) > NEAR + 8
 
 
 def brute_force(first, second, near):
@@ -152,17 +152,17 @@ def test_small_chunks_change_nothing(monkeypatch):
         np.testing.assert_array_equal(expected, found)
 
 
-def test_no_pictures_no_pairs():
+def test_no_images_no_pairs():
     nothing = np.zeros((0, 2), np.uint64)
     assert near_pairs(nothing)[0].shape == (0, 2)
     assert near_pairs(nothing, np.ones((3, 2), np.uint64))[0].shape == (0, 2)
 
 
 def test_turned_copies_are_found_only_when_asked():
-    pictures = [landscape(seed) for seed in range(6)]
-    pictures[4] = Image.fromarray(np.rot90(np.asarray(pictures[1])))
-    pictures[5] = Image.fromarray(np.asarray(pictures[2])[:, ::-1])
-    hashes = np.stack([hash_of(orientations(thumbnail(picture))) for picture in pictures])  # (6,8,2)
+    images = [landscape(seed) for seed in range(6)]
+    images[4] = Image.fromarray(np.rot90(np.asarray(images[1])))
+    images[5] = Image.fromarray(np.asarray(images[2])[:, ::-1])
+    hashes = np.stack([hash_of(orientations(thumbnail(image))) for image in images])  # (6,8,2)
     assert len(similar_pairs(hashes[:, :1])) == 0
     assert similar_pairs(hashes).tolist() == [[1, 4], [2, 5]]
 

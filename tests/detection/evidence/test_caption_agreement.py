@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from pmpguard.detection.evidence import caption_agreement as module
-from pmpguard.detection.evidence.caption_agreement import agreement, rows_of_images
+from pmpguard.detection.evidence.caption_agreement import caption_agreement, rows_of_images
 
 
 def unit(*shape, seed=0):
@@ -49,7 +49,7 @@ def test_agreement_equals_loops(seed, images, pairs, with_exclusion, budget):
     arrays = [torch.from_numpy(values) for values in (caption_of, image_of, query_captions, query_images)]
     before, module.BUDGET = module.BUDGET, budget  # parts of any size give the same
     try:
-        found = agreement(captions, *arrays, None if exclude is None else torch.from_numpy(exclude))
+        found = caption_agreement(captions, *arrays, None if exclude is None else torch.from_numpy(exclude))
     finally:
         module.BUDGET = before
     expected = naive(captions.tolist(), caption_of, image_of, query_captions, query_images, exclude)
@@ -59,18 +59,18 @@ def test_agreement_equals_loops(seed, images, pairs, with_exclusion, budget):
 def test_an_image_with_one_caption_says_nothing():
     captions = unit(3, 5)
     rows = torch.tensor([0, 1, 2])
-    assert agreement(captions, rows, rows, rows, rows, rows).tolist() == [0.0, 0.0, 0.0]
+    assert caption_agreement(captions, rows, rows, rows, rows, rows).tolist() == [0.0, 0.0, 0.0]
     image_of = torch.tensor([0, 0, 1])
-    found = agreement(captions, rows, image_of, rows, image_of, rows)
+    found = caption_agreement(captions, rows, image_of, rows, image_of, rows)
     assert found[2].item() == pytest.approx(float(found[:2].mean()))
     assert not found.isnan().any()
-    levelled = agreement(captions, rows, image_of, rows, image_of, rows, level=-0.5)
+    levelled = caption_agreement(captions, rows, image_of, rows, image_of, rows, level=-0.5)
     assert levelled[2].item() == -0.5 and torch.equal(levelled[:2], found[:2])
 
 
 def test_no_query_gives_no_answer():
     none = torch.zeros(0, dtype=torch.int64)
-    assert agreement(unit(2, 3), torch.tensor([0]), torch.tensor([0]), none, none).shape == (0,)
+    assert caption_agreement(unit(2, 3), torch.tensor([0]), torch.tensor([0]), none, none).shape == (0,)
 
 
 def test_a_row_of_every_image_is_drawn_evenly():
@@ -99,9 +99,9 @@ def test_wrong_captions_agree_less(rate):
     caption_of[wrong] = caption_of[wrong][torch.randperm(int(wrong.sum()), generator=generator)]
     truly_wrong = (own[caption_of] != own).numpy()
     rows = torch.arange(len(own))
-    labelled = agreement(captions, caption_of, own, caption_of, own, rows).numpy()
+    labelled = caption_agreement(captions, caption_of, own, caption_of, own, rows).numpy()
     assert roc_auc_score(~truly_wrong, labelled) > {0.2: 0.97, 0.6: 0.85, 0.8: 0.65}[rate]
     # a random caption in the place of a labelled one looks like a truly wrong one
     random_captions = torch.randint(len(own), (len(own),), generator=generator)
-    simulated = agreement(captions, caption_of, own, random_captions, own, rows).numpy()
+    simulated = caption_agreement(captions, caption_of, own, random_captions, own, rows).numpy()
     assert abs(np.median(simulated) - np.median(labelled[truly_wrong])) < 0.03

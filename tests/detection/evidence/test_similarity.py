@@ -1,4 +1,4 @@
-"""Calibrated evidence against loops, the rules of wrong pairs, and that calibration helps."""
+"""Calibrated evidence against loops, the rules of mismatched pairs, and that calibration helps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sklearn.metrics import roc_auc_score
 
 from pmpguard.detection.evidence.similarity import (
     cosine_moments,
-    draw_wrong_pairs,
     pooled_evidence,
+    sample_null_numbers,
     sampled_evidence,
 )
 from pmpguard.detection.mixture import fit_match_mixture
@@ -105,13 +105,13 @@ def test_wrong_pairs_are_never_labelled(pairs, seed):
     caption_of, image_of = (np.array(numbers, dtype=np.int64) for numbers in zip(*pairs, strict=True))
     every = {(caption, image) for caption in set(caption_of.tolist()) for image in set(image_of.tolist())}
     if every == set(pairs):
-        with pytest.raises(DataError, match="no wrong pair can be formed"):
-            draw_wrong_pairs(caption_of, image_of, 200, seed)
+        with pytest.raises(DataError, match="no mismatched pair can be formed"):
+            sample_null_numbers(caption_of, image_of, 200, seed)
         return
-    captions, images = draw_wrong_pairs(caption_of, image_of, 200, seed)
+    captions, images = sample_null_numbers(caption_of, image_of, 200, seed)
     drawn = set(zip(captions.tolist(), images.tolist(), strict=True))
     assert drawn <= every - set(pairs)
-    again = draw_wrong_pairs(caption_of, image_of, 200, seed)
+    again = sample_null_numbers(caption_of, image_of, 200, seed)
     np.testing.assert_array_equal(captions, again[0])
     np.testing.assert_array_equal(images, again[1])
 
@@ -140,7 +140,7 @@ def test_collapsed_embeddings_are_finite_and_uninformative():
         ([0, 7], [0, 1], "caption_of row 1: 7 is not one of the 4"),
         ([0, 1, 2], [0, 1], "caption_of has 3 rows but image_of 2"),
         ([], [], "caption_of has shape"),
-        ([0, 1], [0, 0], "no wrong pair"),
+        ([0, 1], [0, 0], "no mismatched pair"),
     ],
 )
 def test_bad_pairs_are_named(caption_of, image_of, message):
@@ -152,11 +152,11 @@ def test_wrong_pairs_are_of_different_classes_where_these_are_known() -> None:
     caption_of, image_of = np.arange(200), np.arange(200) // 2
     labels = np.arange(100) % 4
     labels[:10] = -1
-    captions, images = draw_wrong_pairs(caption_of, image_of, 2000, 0, labels)
+    captions, images = sample_null_numbers(caption_of, image_of, 2000, 0, labels)
     assert len(captions) == 2000
-    of_caption = labels[image_of[captions]]  # every caption has one picture here
+    of_caption = labels[image_of[captions]]  # every caption has one image here
     assert ((of_caption != labels[images]) | (of_caption == -1)).all()
     assert (of_caption == -1).any() and (labels[images] == -1).any()
-    everything_alike = draw_wrong_pairs(caption_of, image_of, 2000, 0, np.zeros(100, dtype=np.int64))
-    plain = draw_wrong_pairs(caption_of, image_of, 2000, 0)
+    everything_alike = sample_null_numbers(caption_of, image_of, 2000, 0, np.zeros(100, dtype=np.int64))
+    plain = sample_null_numbers(caption_of, image_of, 2000, 0)
     assert all((left == right).all() for left, right in zip(everything_alike, plain, strict=True))

@@ -1,4 +1,4 @@
-"""What is said of pictures that look alike, against loops."""
+"""What is said of images that look alike, against loops."""
 
 from __future__ import annotations
 

@@ -263,11 +263,11 @@ def test_sizes_of_real_models(shape: tuple[int, ...], dtype: torch.dtype) -> Non
 @needs_cuda
 @pytest.mark.parametrize("regions", [197, 257])
 def test_more_regions_than_the_kernel_holds_go_the_plain_way(regions: int) -> None:
-    words, pictures = related(4, 9, 3, regions, 64, torch.float32)
+    words, images = related(4, 9, 3, regions, 64, torch.float32)
     mask = some_mask(4, 9, 1)
-    expected = awareness_scores(words.double(), mask, pictures.double(), 0.1)
+    expected = awareness_scores(words.double(), mask, images.double(), 0.1)
     torch.testing.assert_close(
-        awareness_scores_fused(words, mask, pictures, 0.1).double(), expected, atol=2e-5, rtol=0
+        awareness_scores_fused(words, mask, images, 0.1).double(), expected, atol=2e-5, rtol=0
     )
 
 

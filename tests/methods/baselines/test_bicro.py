@@ -1,4 +1,4 @@
-"""BiCro: soft labels and margins against loops, the contract, and what it learns from wrong pairs."""
+"""BiCro: soft labels and margins against loops, the contract, and what it learns from mismatched pairs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_soft_margins_and_the_lowest_losses() -> None:
 
 
 def test_warm_up_trains_on_the_lowest_losses_alone() -> None:
-    terms = build_method("bicro").losses(example_batch(epoch=0))["warm_up"]
+    terms = build_method("bicro").losses(example_batch(epoch=0))["warmup_epochs"]
     assert int((terms > 0).sum()) == 2  # 30 % of 7
 
 
@@ -85,7 +85,7 @@ def test_right_pairs_get_higher_labels_than_wrong_ones() -> None:
     encoded = Encoded(vectors, vectors[:, None], torch.ones(TRAIN, 1, dtype=torch.bool))
     view = TrainingView(lambda: (encoded, encoded), world.owner, torch.arange(TRAIN), 10, 0)
     values = method.begin_epoch(view)
-    wrong = torch.from_numpy(world.is_wrong)
+    wrong = torch.from_numpy(world.is_mismatched)
     assert values["mean_p_match"] == pytest.approx(0.6, abs=0.1)
     assert float(method.soft_labels[~wrong].mean()) > 0.85 > 0.5 > float(method.soft_labels[wrong].mean())
     assert {"p_match", "soft_labels"} <= method.state_dict().keys()
@@ -98,9 +98,9 @@ def test_contract(epoch: int) -> None:
 
 
 def test_look_alikes_do_not_collapse_it() -> None:
-    """With the original's hardest negatives all captions move towards all pictures."""
-    assert abs(mean_cosine_after("bicro", epochs=10, warm_up=2)) < 0.1
-    assert mean_cosine_after("bicro", epochs=10, warm_up=2, negatives="hardest") > 0.3
+    """With the original's hardest negatives all captions move towards all images."""
+    assert abs(mean_cosine_after("bicro", epochs=10, warmup_epochs=2)) < 0.1
+    assert mean_cosine_after("bicro", epochs=10, warmup_epochs=2, negatives="hardest") > 0.3
 
 
 def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:
@@ -112,4 +112,4 @@ def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:
 
 @pytest.mark.slow
 def test_it_learns_squares(tmp_path: Path) -> None:
-    assert learn_squares(tmp_path, "bicro", warm_up=11, warm_up_share=0.5).best_mr > 7 * CHANCE
+    assert learn_squares(tmp_path, "bicro", warmup_epochs=11, warmup_share=0.5).best_mr > 7 * CHANCE

@@ -17,9 +17,9 @@ def view_of(captions: int, images: int, pairs: int, epoch: int = 0) -> TrainingV
         pooled = torch.nn.functional.normalize(torch.randn(count, 6, generator=generator), dim=1)
         return Encoded(pooled, pooled[:, None], torch.ones(count, 1, dtype=torch.bool))
 
-    texts, pictures = items(captions), items(images)
+    texts, pixels = items(captions), items(images)
     drawn = [torch.randint(count, (pairs,), generator=generator) for count in (captions, images)]
-    return TrainingView(lambda: (texts, pictures), drawn[0], drawn[1], epoch, 3)
+    return TrainingView(lambda: (texts, pixels), drawn[0], drawn[1], epoch, 3)
 
 
 @pytest.mark.parametrize("pairs", [1, 5, 128, 129, 300])
@@ -61,8 +61,8 @@ def test_mean_hinges_against_a_loop() -> None:
     expected = []
     for t, v in enumerate(block.image_of.tolist()):
         own, both = scores[t, v], 0.0
-        negatives = block.targets == 0
-        for rivals in (scores[t][negatives[t]], scores[:, v][negatives[:, v]]):
-            both += float((0.2 - own + rivals).clamp(min=0).sum()) / max(len(rivals), 1)
+        negative = block.targets == 0
+        for negatives in (scores[t][negative[t]], scores[:, v][negative[:, v]]):
+            both += float((0.2 - own + negatives).clamp(min=0).sum()) / max(len(negatives), 1)
         expected.append(both)
     assert mean_hinges(block, 0.2).tolist() == pytest.approx(expected, rel=1e-4, abs=1e-6)

@@ -1,4 +1,4 @@
-"""DECL: its losses against loops and distributions, the contract, what it learns from wrong pairs."""
+"""DECL: its losses against loops and distributions, the contract, what it learns from mismatched pairs."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def test_own_share_against_a_loop() -> None:
     expected = []
     for t in range(5):
         own = 2 * evidence[t, image_of[t]]
-        rivals = [
+        negatives = [
             evidence[t, image_of[u]] + evidence[u, image_of[t]]
             for u in range(5)
             if image_of[u] != image_of[t]
         ]
-        expected.append(float(own / (own + max(rivals))))
+        expected.append(float(own / (own + max(negatives))))
     assert own_share(evidence, image_of, positives).tolist() == pytest.approx(expected)
 
 
@@ -148,4 +148,4 @@ def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:
 
 @pytest.mark.slow
 def test_it_learns_squares(tmp_path: Path) -> None:
-    assert learn_squares(tmp_path, "decl", warm_up=11, harder_for=24).best_mr > 5 * CHANCE
+    assert learn_squares(tmp_path, "decl", warmup_epochs=11, harder_for=24).best_mr > 5 * CHANCE

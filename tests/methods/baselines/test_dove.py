@@ -13,9 +13,9 @@ import pmpguard
 def naive_sum_of_hinges(scores, image_of):
     expected = []
     for t, v in enumerate(image_of.tolist()):
-        rivals = [scores[t, k] for k in range(scores.shape[1]) if k != v]
-        rivals += [scores[k, v] for k in range(scores.shape[0]) if image_of[k] != v]
-        expected.append(sum(max(0.0, 0.2 - float(scores[t, v]) + float(rival)) for rival in rivals))
+        negatives = [scores[t, k] for k in range(scores.shape[1]) if k != v]
+        negatives += [scores[k, v] for k in range(scores.shape[0]) if image_of[k] != v]
+        expected.append(sum(max(0.0, 0.2 - float(scores[t, v]) + float(negative)) for negative in negatives))
     return expected
 
 

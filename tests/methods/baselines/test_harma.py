@@ -19,10 +19,12 @@ def naive_triplet(scores, image_of, positives, margin, focus):
     result = []
     for t, v in enumerate(image_of.tolist()):
         total = 0.0
-        rivals = [scores[t, k] for k in range(scores.shape[1]) if k != v and not positives[t, k]]
-        rivals += [scores[k, v] for k in range(scores.shape[0]) if image_of[k] != v and not positives[k, v]]
-        for rival in rivals:
-            hinge = max(0.0, margin + float(rival) - float(scores[t, v]))
+        negatives = [scores[t, k] for k in range(scores.shape[1]) if k != v and not positives[t, k]]
+        negatives += [
+            scores[k, v] for k in range(scores.shape[0]) if image_of[k] != v and not positives[k, v]
+        ]
+        for negative in negatives:
+            hinge = max(0.0, margin + float(negative) - float(scores[t, v]))
             total += hinge * (1 - math.exp(-hinge)) ** focus
         result.append(total / 2)
     return result
@@ -34,7 +36,7 @@ def test_the_adaptive_triplet_loss_against_a_loop(focus):
     scores = torch.rand(7, 5, generator=generator, dtype=torch.float64) * 2 - 1
     image_of = torch.tensor([0, 1, 2, 3, 4, 0, 2])
     positives = torch.nn.functional.one_hot(image_of, 5).bool()
-    positives[1, 3] = True  # the same sentence under another picture
+    positives[1, 3] = True  # the same sentence under another image
     found = adaptive_triplet_terms(scores, image_of, positives, 0.2, focus)
     assert found.tolist() == pytest.approx(naive_triplet(scores, image_of, positives, 0.2, focus), rel=1e-9)
 
@@ -63,11 +65,11 @@ def test_the_objective_is_the_sum_of_both_losses():
 
 def test_pretrained_towers_are_frozen_and_untrained_ones_are_not():
     light = RetrieverConfig(vision="mobilenet-v2", text="minilm-l6")
-    shaped = Harma.shape(light, HarmaSettings())
+    shaped = Harma.model_config(light, HarmaSettings())
     assert shaped.vision_options.frozen and shaped.text_options.frozen
     assert shaped.adapters.name == "harma" and shaped.adapters.width == 128 and shaped.ranking == "pooled"
-    assert not Harma.shape(replace(light, vision="tiny"), HarmaSettings()).vision_options.frozen
-    assert Harma.shape(light, HarmaSettings(place="output")).adapters.place == "output"
+    assert not Harma.model_config(replace(light, vision="tiny"), HarmaSettings()).vision_options.frozen
+    assert Harma.model_config(light, HarmaSettings(place="output")).adapters.place == "output"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""L2RM: its losses against loops, the contract, and what it learns from wrong pairs."""
+"""L2RM: its losses against loops, the contract, and what it learns from mismatched pairs."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def test_clean_pairs_have_triplets_and_the_others_the_plan(negatives: HardNegati
     wrong = torch.tensor([0, 2, 6])
     method.p_match[batch.rows[wrong]] = 0.2
     terms = method.losses(batch)
-    is_wrong = torch.zeros(7).index_fill(0, wrong, 1).bool()
-    assert (terms["triplet"][is_wrong] == 0).all() and (terms["rematch"][~is_wrong] == 0).all()
-    assert (terms["cost"][is_wrong] == 0).all() and (terms["rematch"][is_wrong] > 0).all()
+    is_mismatched = torch.zeros(7).index_fill(0, wrong, 1).bool()
+    assert (terms["triplet"][is_mismatched] == 0).all() and (terms["rematch"][~is_mismatched] == 0).all()
+    assert (terms["cost"][is_mismatched] == 0).all() and (terms["rematch"][is_mismatched] > 0).all()
     scores = batch.texts.pooled @ batch.images.pooled.T
     triplets = hinge_terms(scores, batch.image_of, batch.targets > 0, 0.2, negatives=negatives)
-    torch.testing.assert_close(terms["triplet"][~is_wrong], triplets[~is_wrong])
+    torch.testing.assert_close(terms["triplet"][~is_mismatched], triplets[~is_mismatched])
     images = sorted({int(batch.image_of[t]) for t in wrong})
     small = scores[wrong][:, images]
     even = [torch.full((count,), 1 / count) for count in small.shape]
@@ -134,9 +134,9 @@ def test_contract(epoch: int, wrong: int) -> None:
 
 
 def test_look_alikes_do_not_collapse_it() -> None:
-    """With the original's hardest negatives all captions move towards all pictures."""
-    assert abs(mean_cosine_after("l2rm", epochs=8, warm_up=0, iterations=5)) < 0.1
-    assert mean_cosine_after("l2rm", epochs=8, warm_up=0, iterations=5, negatives="hardest") > 0.3
+    """With the original's hardest negatives all captions move towards all images."""
+    assert abs(mean_cosine_after("l2rm", epochs=8, warmup_epochs=0, iterations=5)) < 0.1
+    assert mean_cosine_after("l2rm", epochs=8, warmup_epochs=0, iterations=5, negatives="hardest") > 0.3
 
 
 def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:
@@ -148,4 +148,4 @@ def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:
 
 @pytest.mark.slow
 def test_it_learns_squares(tmp_path: Path) -> None:
-    assert learn_squares(tmp_path, "l2rm", warm_up=10).best_mr > 7 * CHANCE
+    assert learn_squares(tmp_path, "l2rm", warmup_epochs=10).best_mr > 7 * CHANCE

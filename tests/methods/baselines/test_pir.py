@@ -22,7 +22,7 @@ def vectors(count, dim=8, seed=0):
 
 
 def view(labels, epoch=0, images=6, seed=3):
-    """Ten pairs of six pictures."""
+    """Ten pairs of six images."""
     generator = torch.Generator().manual_seed(seed)
     image_of = torch.arange(10) % images
     encode = lambda: (encoded(10, 4, 16, generator), encoded(images, 3, 16, generator))  # noqa: E731
@@ -83,7 +83,7 @@ def test_clusters_find_groups_that_are_there():
     pairs = {(int(a), int(b)) for a, b in zip(truth, found, strict=True)}
     assert len(pairs) == 4  # one cluster per group and one group per cluster
     assert torch.equal(found, cluster(points, 4, seed=1))
-    assert len(set(cluster(points[:3], 32, seed=1).tolist())) == 3  # fewer pictures than clusters
+    assert len(set(cluster(points[:3], 32, seed=1).tolist())) == 3  # fewer images than clusters
 
 
 def test_each_vector_is_in_the_cluster_whose_mean_direction_is_nearest():
@@ -93,11 +93,11 @@ def test_each_vector_is_in_the_cluster_whose_mean_direction_is_nearest():
     assert torch.equal((points @ means.T).argmax(1), found)
 
 
-def test_scenes_come_from_the_labels_of_the_pictures():
+def test_scenes_come_from_the_labels_of_the_images():
     method = pir()
     values = method.begin_epoch(view([2, 0, -1, 1, 1, 2]))
     assert method.scene_of.tolist() == [2, 0, -1, 1, 1, 2, 2, 0, -1, 1]
-    assert values == {"scenes": 3.0, "pictures_with_scene": pytest.approx(5 / 6)}
+    assert values == {"scenes": 3.0, "images_with_scene": pytest.approx(5 / 6)}
     method.begin_epoch(view([0] * 6, epoch=1))  # noted once
     assert method.scene_of[0] == 2
 
@@ -107,7 +107,7 @@ def test_without_labels_clusters_take_their_place(labels):
     method = pir(classes=3)
     method.begin_epoch(view(labels))
     assert set(method.scene_of.tolist()) == {0, 1, 2}
-    assert method.scene_of[0] == method.scene_of[6]  # the same picture
+    assert method.scene_of[0] == method.scene_of[6]  # the same image
     with pytest.raises(ConfigError, match="no scene labels"):
         pir(scenes="labels").begin_epoch(view(labels))
 
@@ -120,7 +120,7 @@ def test_clusters_can_be_asked_for_and_too_many_labels_are_refused():
         pir(classes=4).begin_epoch(view([5, 0, 1, 2, 3, 4]))
 
 
-def test_the_scene_term_is_cross_entropy_of_the_pair_s_picture():
+def test_the_scene_term_is_cross_entropy_of_the_pair_s_image():
     method, given = pir(), batch()
     method.scene_of[:6] = torch.tensor([3, 1, -1, 0, 4, 3])
     terms = method.losses(given)

@@ -1,4 +1,4 @@
-"""RRSITR: its weights and terms against loops, the contract, and what it learns from wrong pairs."""
+"""RRSITR: its weights and terms against loops, the contract, and what it learns from mismatched pairs."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_growing_margins_against_a_loop() -> None:
         own, term = float(scores[t, v]), 0.0
         rows = [float(scores[t, k]) for k in range(4) if not positives[t, k]]
         columns = [float(scores[k, v]) for k in range(5) if not positives[k, v]]
-        for rival in (max(rows), max(columns)):
-            margin = 0.6 * (1 + max(0.0, rival - own))
-            term += max(0.0, margin - own + rival)
+        for negative in (max(rows), max(columns)):
+            margin = 0.6 * (1 + max(0.0, negative - own))
+            term += max(0.0, margin - own + negative)
         expected.append(term)
     assert growing_margin_terms(scores, image_of, positives, 0.6).tolist() == pytest.approx(expected)
 
@@ -71,8 +71,8 @@ def test_a_pair_without_negatives_costs_nothing() -> None:
     assert found.tolist() == [0.0, 0.0]
 
 
-def test_a_right_pair_is_trusted_whatever_else_its_picture_is_said_to_show() -> None:
-    """Twenty pictures with five captions each, of which four describe something else."""
+def test_a_right_pair_is_trusted_whatever_else_its_image_is_said_to_show() -> None:
+    """Twenty images with five captions each, of which four describe something else."""
     directions = torch.eye(120)
     image_of = torch.arange(20).repeat_interleave(5)
     is_right = torch.arange(100) % 5 == 0
@@ -125,14 +125,14 @@ def test_every_pair_is_trained_by_the_class_of_its_loss(scale: float) -> None:
 
 
 def test_warm_up_counts_every_pair_fully() -> None:
-    method, batch = build_method("rrsitr", warm_up=3), example_batch(epoch=2)
+    method, batch = build_method("rrsitr", warmup_epochs=3), example_batch(epoch=2)
     assert set(method.losses(batch)) == {"paced"} and (method.losses(batch)["paced"] > 1).all()
     assert [method.phase(epoch) for epoch in (0, 2, 3)] == [0, 0, 1]
 
 
 @pytest.mark.parametrize("epoch", [0, 50])
 def test_contract(epoch: int) -> None:
-    keeps_the_contract(build_method("rrsitr", warm_up=1), epoch)
+    keeps_the_contract(build_method("rrsitr", warmup_epochs=1), epoch)
 
 
 def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:
@@ -144,4 +144,4 @@ def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:
 
 @pytest.mark.slow
 def test_it_learns_squares_better_than_infonce_does(tmp_path: Path) -> None:
-    assert learn_squares(tmp_path, "rrsitr", warm_up=4).best_mr > 14 * CHANCE  # infonce: 9 to 12 times
+    assert learn_squares(tmp_path, "rrsitr", warmup_epochs=4).best_mr > 14 * CHANCE  # infonce: 9 to 12 times

@@ -15,9 +15,9 @@ def test_the_loss_sums_over_all_negatives():
     scores = (given.texts.pooled @ given.images.pooled.T).double()
     expected = []
     for t, v in enumerate(given.image_of.tolist()):
-        rivals = [scores[t, k] for k in range(5) if k != v]
-        rivals += [scores[k, v] for k in range(6) if given.image_of[k] != v]
-        expected.append(sum(max(0.0, 0.2 - float(scores[t, v]) + float(rival)) for rival in rivals))
+        negatives = [scores[t, k] for k in range(5) if k != v]
+        negatives += [scores[k, v] for k in range(6) if given.image_of[k] != v]
+        expected.append(sum(max(0.0, 0.2 - float(scores[t, v]) + float(negative)) for negative in negatives))
     found = build("swan").losses(given)["triplet"]
     assert found.tolist() == pytest.approx(expected, rel=1e-4)
 

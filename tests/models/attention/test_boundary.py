@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.boundary_ranks import batch, half_of_the_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -113,16 +114,6 @@ def test_the_tensor_form_does_many_at_once(gaussians: list[tuple[float, float, f
 
 def unit(*shape: int, seed: int = 0) -> Tensor:
     return normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
-
-
-def batch(captions: int = 8, images: int = 8, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Words near a region of their own image, so that most captions rank their image first."""
-    regions = unit(images, 5, 16, seed=seed)
-    image_of = torch.arange(captions) % images
-    words = normalize(regions[image_of][:, :4] + 0.3 * unit(captions, 4, 16, seed=seed + 1), dim=-1)
-    mask = torch.rand(captions, 4, generator=torch.Generator().manual_seed(seed)) > 0.2
-    mask[:, 0] = True
-    return words, mask, regions, image_of
 
 
 def naive_samples(
@@ -232,7 +223,7 @@ def test_rejecting_everything_keeps_t_and_says_so() -> None:
     boundary.t.fill_(0.25)
     boundary.words_seen.fill_(1000)
     words, mask, regions, image_of = batch(8, 8)
-    same = regions[:1].expand(8, -1, -1)  # one picture eight times: a mismatch looks like a match
+    same = regions[:1].expand(8, -1, -1)  # one image eight times: a mismatch looks like a match
     update = boundary.update(words, mask, same, image_of)
     assert update.mu_pos == update.mu_neg
     assert update.reason == "rejecting everything is better"
@@ -295,24 +286,13 @@ def test_masked_regions_are_not_looked_at() -> None:
     torch.testing.assert_close(own, masked.diagonal().T)
 
 
-def _half_of_the_batch(rank: int, folder: str) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-    words, mask, regions, image_of = batch(64, 8)
-    rows = slice(32 * rank, 32 * (rank + 1))
-    boundary = Boundary()
-    boundary.update(words[rows], mask[rows], regions, image_of[rows])
-    state = torch.cat([boundary.moments, boundary.words_seen[None], boundary.t[None]])
-    np.save(f"{folder}/state{rank}.npy", state.numpy())
-    torch.distributed.destroy_process_group()
-
-
 @pytest.mark.slow
 def test_ranks_are_summed() -> None:
     words, mask, regions, image_of = batch(64, 8)
     alone = Boundary()
     alone.update(words, mask, regions, image_of)
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(_half_of_the_batch, args=(folder,), nprocs=2)
+        torch.multiprocessing.spawn(half_of_the_batch, args=(folder,), nprocs=2)
         states = [np.load(Path(folder) / f"state{rank}.npy") for rank in range(2)]
     np.testing.assert_array_equal(states[0], states[1])
     np.testing.assert_allclose(states[0][:4], alone.moments.numpy(), rtol=1e-6)

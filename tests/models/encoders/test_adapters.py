@@ -39,7 +39,7 @@ def retriever(towers, vision="vit", text="bert", adapters=ADAPTERS):
         text if text == "tiny" else str(towers / text),
         dim=12,
         image_size=64 if vision in ("swin", "resnet", "tiny") else 32,
-        max_words=16,
+        max_tokens=16,
         cross_gated=CrossGatedConfig(use=False),
         ranking="pooled",
         vision_options=FROZEN,
@@ -57,7 +57,7 @@ def shake(model, seed=1):
     return model
 
 
-def pictures(model, count=3):
+def pixels(model, count=3):
     size = model.config.image_size
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
@@ -113,7 +113,7 @@ def test_every_tower_starts_as_it_was_and_is_adapted_where_it_has_layers(towers,
     assert (len(model.adapters.images), len(model.adapters.texts)) == tuple(max(1, n) for n in inside)
     for name in ("image_encoder", "text_encoder"):
         getattr(plain, name).load_state_dict(getattr(model, name).state_dict())
-    images, ids = pictures(model), model.tokenize(CAPTIONS)
+    images, ids = pixels(model), model.tokenize(CAPTIONS)
     assert torch.equal(model.forward_images(images).fragments, plain.forward_images(images).fragments)
     assert torch.equal(model.forward_texts(*ids).pooled, plain.forward_texts(*ids).pooled)
     shake(model)
@@ -124,11 +124,11 @@ def test_every_tower_starts_as_it_was_and_is_adapted_where_it_has_layers(towers,
 def test_towers_share_cores_counted_from_the_end(towers):
     model = shake(retriever(towers, "resnet", "bert"))  # one adapter beside two
     assert len(model.adapters.shared) == 2
-    images, texts = model.encode_images(pictures(model)).pooled, model.encode_texts(CAPTIONS).pooled
+    images, texts = model.encode_images(pixels(model)).pooled, model.encode_texts(CAPTIONS).pooled
     for core, changes_images in ((0, False), (1, True)):
         twin = copy.deepcopy(model)
         twin.adapters.shared[core].widen.bias.data += 1
-        assert torch.equal(twin.encode_images(pictures(model)).pooled, images) != changes_images
+        assert torch.equal(twin.encode_images(pixels(model)).pooled, images) != changes_images
         assert not torch.equal(twin.encode_texts(CAPTIONS).pooled, texts)
 
 
@@ -137,7 +137,7 @@ def test_only_adapters_and_projections_are_trained(towers):
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
     assert not [name for name in trained if ".backbone." in name]
     loss = (
-        model.forward_images(pictures(model)).pooled.sum()
+        model.forward_images(pixels(model)).pooled.sum()
         + model.forward_texts(*model.tokenize(CAPTIONS)).pooled.sum()
     )
     loss.backward()
@@ -170,7 +170,7 @@ def test_output_adapters_leave_the_towers_alone(towers):
     """What frozen towers put out may then be computed once and kept."""
     adapters = dataclasses.replace(ADAPTERS, place="output")
     model, plain = shake(retriever(towers, adapters=adapters)), retriever(towers, adapters=AdapterConfig())
-    images = pictures(model)
+    images = pixels(model)
     tokens = model.image_tokens(images)
     assert torch.equal(tokens.fragments, plain.image_tokens(images).fragments)
     assert torch.equal(model.project_images(tokens).pooled, model.forward_images(images).pooled)
@@ -183,9 +183,9 @@ def test_output_adapters_leave_the_towers_alone(towers):
 def test_saved_loaded_and_copied_models_agree(towers, place, tmp_path):
     model = shake(retriever(towers, adapters=dataclasses.replace(ADAPTERS, place=place)))
     model.save(tmp_path / "model")
-    expected = model.encode_images(pictures(model)), model.encode_texts(CAPTIONS)
+    expected = model.encode_images(pixels(model)), model.encode_texts(CAPTIONS)
     for twin in (pmpguard.load(tmp_path / "model"), copy.deepcopy(model)):
-        assert torch.equal(twin.encode_images(pictures(model)).pooled, expected[0].pooled)
+        assert torch.equal(twin.encode_images(pixels(model)).pooled, expected[0].pooled)
         assert torch.equal(twin.encode_texts(CAPTIONS).pooled, expected[1].pooled)
     shake(twin)  # the copy has adapters of its own
     assert torch.equal(model.encode_texts(CAPTIONS).pooled, expected[1].pooled)

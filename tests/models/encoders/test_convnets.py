@@ -36,14 +36,14 @@ def test_same_padding_gives_ceil_size_over_stride_and_the_odd_pixel_comes_last(s
 def test_strided_same_convolution_reads_the_right_and_bottom_edge():
     layer = Convolution(1, 1, kernel=3, stride=2).eval()
     nn.init.ones_(layer.convolution.weight)
-    picture = torch.zeros(1, 1, 4, 4)
-    picture[0, 0, 0, 0] = 1.0
+    image = torch.zeros(1, 1, 4, 4)
+    image[0, 0, 0, 0] = 1.0
     # TensorFlow pads (0, 1): the corner is in the first window only; even padding would centre it on it.
     expected = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]]) / (1 + 1e-3) ** 0.5
-    torch.testing.assert_close(layer(picture), expected)
-    picture = torch.zeros(1, 1, 4, 4)
-    picture[0, 0, 3, 3] = 1.0
-    assert layer(picture)[0, 0, 1, 1] > 0.9
+    torch.testing.assert_close(layer(image), expected)
+    image = torch.zeros(1, 1, 4, 4)
+    image[0, 0, 3, 3] = 1.0
+    assert layer(image)[0, 0, 1, 1] > 0.9
 
 
 @pytest.mark.parametrize("tensorflow", [False, True])

@@ -30,13 +30,13 @@ def encoder(request, tmp_path):
     return encoder
 
 
-def pictures(encoder, count=5):
+def pixels(encoder, count=5):
     size = encoder.architecture.image_size
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8)
 
 
 def test_unit_vectors_of_the_asked_dimension(encoder):
-    encoded = encoder.eval()(pictures(encoder))
+    encoded = encoder.eval()(pixels(encoder))
     assert encoded.pooled.shape == (5, 12)
     assert encoded.fragments.shape == (5, encoder.regions, 12) and encoder.grid**2 == encoder.regions
     assert encoded.mask.all()
@@ -48,7 +48,7 @@ def test_an_embedding_does_not_depend_on_its_batch_even_in_training(encoder):
     for module in encoder.modules():
         if isinstance(module, nn.Dropout) or type(module).__name__.endswith("DropPath"):
             module.p = module.drop_prob = 0.0
-    images = pictures(encoder)
+    images = pixels(encoder)
     for mode in (True, False):
         encoder.train(mode)
         together, alone = encoder(images), encoder(images[2:3])
@@ -59,20 +59,20 @@ def test_an_embedding_does_not_depend_on_its_batch_even_in_training(encoder):
 def test_rebuilt_from_its_architecture_alone(encoder):
     twin = ImageEncoder(encoder.architecture, dim=12)
     twin.load_state_dict(encoder.state_dict())
-    images = pictures(encoder)
+    images = pixels(encoder)
     assert torch.equal(twin.eval()(images).fragments, encoder.eval()(images).fragments)
 
 
 def test_tokens_then_project_is_forward(encoder):
     encoder.eval()
-    images = pictures(encoder)
+    images = pixels(encoder)
     whole, split = encoder(images), encoder.project(encoder.tokens(images))
     assert torch.equal(whole.pooled, split.pooled) and torch.equal(whole.fragments, split.fragments)
 
 
 def test_uint8_is_normalised_and_float_is_taken_as_it_is(encoder):
     encoder.eval()
-    images = pictures(encoder)
+    images = pixels(encoder)
     mean, std = (
         torch.tensor(values).view(3, 1, 1) for values in (encoder.architecture.mean, encoder.architecture.std)
     )
@@ -81,7 +81,7 @@ def test_uint8_is_normalised_and_float_is_taken_as_it_is(encoder):
 
 
 def test_every_trainable_parameter_learns(encoder):
-    encoded = encoder(pictures(encoder))
+    encoded = encoder(pixels(encoder))
     (encoded.pooled.sum() + encoded.fragments[..., 0].sum()).backward()
     idle = [name for name, parameter in encoder.named_parameters() if parameter.grad is None]
     assert idle == []  # unused parameters would stop distributed training
@@ -91,7 +91,7 @@ def test_frozen_backbone_stays_while_the_projection_learns(encoder):
     frozen = ImageEncoder(encoder.architecture, 12, EncoderOptions(frozen=True), encoder.backbone)
     frozen.train()
     assert not any(module.training for module in frozen.backbone.modules())
-    encoded = frozen(pictures(encoder))
+    encoded = frozen(pixels(encoder))
     (encoded.pooled.sum() + encoded.fragments.sum()).backward()
     learning = {name for name, parameter in frozen.named_parameters() if parameter.grad is not None}
     assert learning == {
@@ -104,7 +104,7 @@ def test_tiny_regions_may_be_finer():
     assert encoder.grid == 8 and pretrained_image_encoder("tiny", 12, 64).grid == 4
 
 
-def test_regions_follow_the_picture():
+def test_regions_follow_the_image():
     """A change in one corner changes that corner's region most."""
     torch.manual_seed(0)
     encoder = pretrained_image_encoder("tiny", dim=12, image_size=64).eval()
@@ -127,7 +127,7 @@ def test_batch_norm_statistics_move_only_when_asked():
     for freeze, moved in ((True, False), (False, True)):
         encoder = ImageEncoder(architecture, 12, EncoderOptions(freeze_norm=freeze)).train()
         before = {name: value.clone() for name, value in encoder.named_buffers() if "running_mean" in name}
-        encoder(pictures(encoder))
+        encoder(pixels(encoder))
         changed = any(
             not torch.equal(before[name], value) for name, value in encoder.named_buffers() if name in before
         )
@@ -140,7 +140,7 @@ def test_clip_pooled_vector_is_clips_own_embedding(tmp_path):
     save_clip(tmp_path)
     clip = CLIPModel.from_pretrained(tmp_path).eval()
     encoder = pretrained_image_encoder(str(tmp_path), dim=12, image_size=32).eval()
-    images = pictures(encoder)
+    images = pixels(encoder)
     with torch.no_grad():
         expected = clip.get_image_features(encoder.normalise(images)).pooler_output
         torch.testing.assert_close(encoder(images).pooled, nn.functional.normalize(expected, dim=-1))
@@ -150,7 +150,7 @@ def test_a_vit_reads_other_sizes_than_it_was_trained_on(tmp_path):
     save_vit(tmp_path)
     encoder = pretrained_image_encoder(str(tmp_path), dim=12, image_size=48).eval()
     assert encoder.grid == 6
-    assert encoder(pictures(encoder)).fragments.shape == (5, 36, 12)
+    assert encoder(pixels(encoder)).fragments.shape == (5, 36, 12)
 
 
 def test_statistics_come_from_the_folder(tmp_path):
@@ -172,7 +172,7 @@ def test_gradient_checkpointing_changes_no_gradient(tmp_path, kind):
             str(tmp_path), 12, size, EncoderOptions(gradient_checkpointing=checkpointing)
         ).train()
         torch.manual_seed(1)
-        images = pictures(encoder)
+        images = pixels(encoder)
         encoder(images).fragments[..., 0].sum().backward()
         gradients.append(
             [parameter.grad for parameter in encoder.backbone.parameters() if parameter.grad is not None]
@@ -186,9 +186,9 @@ def test_bad_requests_are_explained(tmp_path):
         pretrained_image_encoder("tiny", dim=12, image_size=60)
     with pytest.raises(ConfigError, match="no gradient checkpointing"):
         pretrained_image_encoder("tiny", 12, 64, EncoderOptions(gradient_checkpointing=True))
-    with pytest.raises(ModelError, match="hf download microsoft/swin-tiny-patch4-window7-224") as caught:
+    with pytest.raises(ModelError, match="hf download microsoft/swin-tiny-patch4-window7-224") as flagged:
         pretrained_image_encoder("swin-t", dim=12, image_size=224)
-    assert "swin-t" in caught.value.message and "allow_download" in caught.value.fix
+    assert "swin-t" in flagged.value.message and "allow_download" in flagged.value.fix
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="no usable checkpoint"):
         pretrained_image_encoder(str(tmp_path), dim=12, image_size=224)
@@ -225,14 +225,14 @@ def test_half_precision_gives_unit_vectors():
 def test_the_forward_pass_is_one_graph(encoder):
     """Nothing in it depends on values, so it can be compiled whole and replayed on a GPU."""
     encoder.eval()
-    images = pictures(encoder)
+    images = pixels(encoder)
     torch._dynamo.reset()
     compiled = torch.compile(encoder, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(images).fragments, encoder(images).fragments)
 
 
 @pytest.mark.parametrize("family", CONVNETS)
-def test_convolutions_read_a_few_pictures_at_a_time_to_the_same_result(family):
+def test_convolutions_read_a_few_images_at_a_time_to_the_same_result(family):
     torch.manual_seed(0)
     encoder = ImageEncoder(ImageArchitecture(family, {}, 64), 8).eval()
     for module in encoder.modules():

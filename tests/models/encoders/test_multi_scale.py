@@ -28,7 +28,7 @@ def encoder(name, folder, stages=True, options=None):
     return pretrained_image_encoder(source, 12, size, options or EncoderOptions(), stages=stages).eval()
 
 
-def pictures(size, count=3):
+def pixels(size, count=3):
     generator = torch.Generator().manual_seed(0)
     return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=generator)
 
@@ -38,7 +38,7 @@ def test_earlier_stages_come_after_the_last_one(name, tmp_path):
     model = encoder(name, tmp_path)
     plain = ImageEncoder(ImageArchitecture(**{**vars(model.architecture), "stages": False}), 12).eval()
     plain.backbone.load_state_dict(model.backbone.state_dict())
-    images = pictures(model.architecture.image_size)
+    images = pixels(model.architecture.image_size)
     rich, last = model.tokens(images), plain.tokens(images)
     assert model.width == WIDTHS[name] and model.regions == plain.regions
     assert torch.equal(rich.fragments[..., : plain.width], last.fragments)
@@ -70,10 +70,10 @@ def test_gradients_reach_the_earlier_stages(tmp_path):
     model = encoder("tiny", tmp_path).train()
     first = model.projection.fragments.weight.data
     first[:, :128] = 0  # only earlier stages count
-    model(pictures(64)).fragments.square().sum().backward()
+    model(pixels(64)).fragments.square().sum().backward()
     assert model.backbone.mix2.convolution.weight.grad.abs().sum() == 0
     model.zero_grad()
-    model(pictures(64)).fragments[:, 0, 0].sum().backward()
+    model(pixels(64)).fragments[:, 0, 0].sum().backward()
     assert model.backbone.down1.convolution.weight.grad.abs().sum() > 0
 
 
@@ -82,7 +82,7 @@ def test_a_clip_with_stages_starts_with_its_own_embedding(tmp_path):
     plain, rich = (
         pretrained_image_encoder(str(tmp_path), 12, 32, stages=stages).eval() for stages in (False, True)
     )
-    torch.testing.assert_close(plain(pictures(32)).pooled, rich(pictures(32)).pooled)
+    torch.testing.assert_close(plain(pixels(32)).pooled, rich(pixels(32)).pooled)
 
 
 def test_the_stages_of_convolutional_nets_end_before_they_shrink():

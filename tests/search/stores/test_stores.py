@@ -43,7 +43,7 @@ def unit_vectors(count: int, seed: int = 0, dim: int = DIM) -> np.ndarray:
 
 
 def names(count: int, first: int = 0) -> list[str]:
-    return [f"picture {number:05d}" for number in range(first, first + count)]
+    return [f"image {number:05d}" for number in range(first, first + count)]
 
 
 def filled(backend: str, count: int = COUNT, metadata: pa.Table | None = None) -> VectorIndex:

@@ -1,4 +1,4 @@
-"""Pictures: the same scene at every size, colours where the truth says, noise that is not the signal."""
+"""Images: the same scene at every size, colours where the truth says, noise that is not the signal."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_every_kind_has_a_painter_and_every_colour_a_tone() -> None:
 
 @pytest.mark.parametrize("size", [64, 96, 128, 224])
 def test_shape_and_type(size: int) -> None:
-    picture = render_scene(draw_scene(0, 1), size)
-    assert picture.shape == (size, size, 3)
-    assert picture.dtype == np.uint8
+    image = render_scene(draw_scene(0, 1), size)
+    assert image.shape == (size, size, 3)
+    assert image.dtype == np.uint8
 
 
 def test_rendering_is_deterministic() -> None:
@@ -47,7 +47,7 @@ def test_rendering_is_deterministic() -> None:
 
 
 def test_the_same_scene_at_every_size() -> None:
-    """Halving the large picture gives the small one, up to noise; another scene's picture is far off."""
+    """Halving the large image gives the small one, up to noise; another scene's image is far off."""
     for index in range(12):
         small = render_scene(draw_scene(9, index), 64).astype(float)
         large = Image.fromarray(render_scene(draw_scene(9, index), 128)).reduce(2)
@@ -62,10 +62,10 @@ def test_items_are_visible_and_their_colours_differ_at_64_px(kind: str) -> None:
     bare = render_scene(one_group(kind, KINDS[kind].colours[0], spots=()), 64).astype(float)
     tones = []
     for colour in sorted(set(KINDS[kind].colours)):
-        picture = render_scene(one_group(kind, colour), 64).astype(float)
-        changed = np.abs(picture - bare).sum(2) > 60
+        image = render_scene(one_group(kind, colour), 64).astype(float)
+        changed = np.abs(image - bare).sum(2) > 60
         assert 9 <= changed.sum() < 0.5 * changed.size
-        tones.append(picture[29:35, 29:35].mean((0, 1)))
+        tones.append(image[29:35, 29:35].mean((0, 1)))
     for number, tone in enumerate(tones):
         for other in tones[:number]:
             assert np.abs(tone - other).sum() > 8
@@ -80,14 +80,14 @@ def test_every_colour_of_every_large_thing_shows() -> None:
                 found.setdefault(group.kind, (scene, position))
     assert set(found) == set(FEATURES)
     for kind, (scene, position) in found.items():
-        pictures = []
+        images = []
         for colour in KINDS[kind].colours:
             groups = list(scene.groups)
             groups[position] = dataclasses.replace(groups[position], colour=colour)
-            pictures.append(render_scene(dataclasses.replace(scene, groups=tuple(groups)), 64).astype(float))
-        for number, picture in enumerate(pictures):
-            for other in pictures[:number]:
-                assert (np.abs(picture - other).sum(2) > 24).sum() > 12, kind
+            images.append(render_scene(dataclasses.replace(scene, groups=tuple(groups)), 64).astype(float))
+        for number, image in enumerate(images):
+            for other in images[:number]:
+                assert (np.abs(image - other).sum(2) > 24).sum() > 12, kind
 
 
 def test_two_colours_of_one_thing_look_different_at_64_px() -> None:
@@ -106,8 +106,8 @@ def test_more_items_cover_more_pixels() -> None:
     empty = render_scene(one_group("car", "red", spots=()), 64).astype(int)
     covered = []
     for count in range(1, 7):
-        picture = render_scene(one_group("car", "red", spots=places[:count]), 64).astype(int)
-        redder = (picture[..., 0] - picture[..., 2]) - (empty[..., 0] - empty[..., 2])
+        image = render_scene(one_group("car", "red", spots=places[:count]), 64).astype(int)
+        redder = (image[..., 0] - image[..., 2]) - (empty[..., 0] - empty[..., 2])
         covered.append(int((redder > 30).sum()))
     assert covered == sorted(covered)
     assert covered[5] > 4 * covered[0] > 0

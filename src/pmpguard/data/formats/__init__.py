@@ -32,7 +32,7 @@ from pmpguard.data.formats.text_lists import (
     write_amfmn,
     write_openclip,
 )
-from pmpguard.data.images.roots import missing_pictures
+from pmpguard.data.images.roots import missing_images
 from pmpguard.data.known_datasets import differences
 from pmpguard.data.pair_rows import CAPTION_NAMES, IMAGE_NAMES, split_in_name, split_of_file
 from pmpguard.data.pairs import PairTable
@@ -56,7 +56,7 @@ class Format:
     write: Callable[[PairTable, Path], None] | None = None
     endings: tuple[str, ...] = ()
     keeps_columns: bool = False
-    copies_pictures: bool = False
+    copies_images: bool = False
 
 
 FORMATS: dict[str, Format] = {
@@ -79,16 +79,16 @@ FORMATS: dict[str, Format] = {
 def read_pairs(
     path: Path, *, format: str | None = None, images: Path | None = None, strict: bool = False
 ) -> PairTable:
-    """Read a dataset. `format` overrides the search for the reader, `images` that for the pictures.
+    """Read a dataset. `format` overrides the search for the reader, `images` that for the images.
 
-    Differences from the published counts of a known dataset and missing pictures are logged as warnings;
+    Differences from the published counts of a known dataset and missing images are logged as warnings;
     `strict` makes them errors. `format="openclip:COLUMN,COLUMN"` names the image and the caption column.
     """
     name, _, columns = (format or "").partition(":")
     if name and name not in FORMATS:
         raise ConfigError(f"format {name!r} is not known", fix=f"one of {', '.join(FORMATS)}")
     if images is not None and not images.is_dir():
-        raise DataError(f"{images}: no such image folder", fix="pass the folder that holds the pictures")
+        raise DataError(f"{images}: no such image folder", fix="pass the folder that holds the images")
     if columns:
         chosen = tuple(columns.split(","))
         if name != "openclip" or len(chosen) != 2:
@@ -108,8 +108,8 @@ def read_pairs(
 
 
 def table_notes(table: PairTable) -> list[str]:
-    """What a user should know of a table: differences from the published dataset, pictures not found."""
-    return [*differences(table), *filter(None, [missing_pictures(table)])]
+    """What a user should know of a table: differences from the published dataset, images not found."""
+    return [*differences(table), *filter(None, [missing_images(table)])]
 
 
 def write_pairs(table: PairTable, path: Path, format: str) -> None:
@@ -175,7 +175,7 @@ def _archives_only(path: Path) -> str:
     folder = path if path.is_dir() else path.parent
     archives = [file.name for file in sorted(folder.glob("*.tar"))] if folder.is_dir() else []
     return (
-        f" ({archives[0]} holds pictures without captions: extract it beside the annotations)"
+        f" ({archives[0]} holds images without captions: extract it beside the annotations)"
         if archives
         else ""
     )

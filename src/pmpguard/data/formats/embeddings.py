@@ -1,6 +1,6 @@
 """Embeddings as clip-retrieval writes them: `img_emb/*.npy`, `text_emb/*.npy`, `metadata/*.parquet`.
 
-Row i of the three is one pair. `pmpguard embed` writes every picture and every caption once, and lists the
+Row i of the three is one pair. `pmpguard embed` writes every image and every caption once, and lists the
 captions in `text_metadata/*.parquet`. Arrays are mapped, never unpickled, and may be float16.
 """
 
@@ -20,13 +20,13 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
 from pmpguard.files import read_json
 
-NamedPair = tuple[str, str]  # name of the picture, caption
+NamedPair = tuple[str, str]  # name of the image, caption
 SEVERAL = -1
 
 
 @dataclass(frozen=True)
 class ClipEmbeddings:
-    """Pairs with the embedding of each distinct picture and of each distinct caption, by code."""
+    """Pairs with the embedding of each distinct image and of each distinct caption, by code."""
 
     table: PairTable
     images: npt.NDArray[np.floating]  # (I, d)
@@ -39,7 +39,7 @@ def is_clip_folder(folder: Path) -> bool:
 
 
 def read_clip_embeddings(folder: Path) -> ClipEmbeddings:
-    """Read a folder of embeddings together with its metadata, which names picture and caption."""
+    """Read a folder of embeddings together with its metadata, which names image and caption."""
     images, captions = _read_arrays(folder / "img_emb"), _read_arrays(folder / "text_emb")
     if (folder / "text_metadata").is_dir():
         return _with_captions_apart(folder, images, captions)
@@ -54,22 +54,22 @@ def _with_captions_apart(
     folder: Path, images: npt.NDArray[np.floating], captions: npt.NDArray[np.floating]
 ) -> ClipEmbeddings:
     """What `pmpguard embed` wrote."""
-    pictures, texts = _read_metadata(folder / "metadata"), _read_metadata(folder / "text_metadata")
-    _check_counts(folder, {"img_emb": len(images), "metadata": pictures.num_rows})
+    pixels, texts = _read_metadata(folder / "metadata"), _read_metadata(folder / "text_metadata")
+    _check_counts(folder, {"img_emb": len(images), "metadata": pixels.num_rows})
     _check_counts(folder, {"text_emb": len(captions), "text_metadata": texts.num_rows})
-    for name, part, wanted in (("metadata", pictures, "id"), ("text_metadata", texts, "image_id")):
+    for name, part, wanted in (("metadata", pixels, "id"), ("text_metadata", texts, "image_id")):
         if wanted not in part.column_names:
             raise DataError(f"{folder / name}: no column {wanted!r}", fix=f"found {part.column_names}")
     settings = folder / "embedding.json"
     root = Path(read_json(settings)["root"]) if settings.is_file() else folder
     pairs = texts.rename_columns([name if name != "id" else "pair_id" for name in texts.column_names])
     table = PairTable.from_columns(pairs, root, folder.name, str(folder / "text_metadata"))
-    row_of = {id: row for row, id in enumerate(pictures["id"].to_pylist())}
+    row_of = {id: row for row, id in enumerate(pixels["id"].to_pylist())}
     ids = table.column("image_id")
     of_images = [row_of.get(ids[row], -1) for row in table.first_rows]
     if -1 in of_images:
         missing = ids[table.first_rows[of_images.index(-1)]]
-        raise DataError(f"{folder}: captions of {missing!r}, but no such picture", fix="embed it again")
+        raise DataError(f"{folder}: captions of {missing!r}, but no such image", fix="embed it again")
     first_captions = np.unique(table.caption_codes, return_index=True)[1]
     return ClipEmbeddings(table, images[of_images], captions[first_captions])
 
@@ -83,13 +83,13 @@ def _check_counts(folder: Path, counts: dict[str, int]) -> None:
 def match_pairs(table: PairTable, embedded: PairTable) -> npt.NDArray[np.int64]:
     """(N,) the row of `embedded` that is each pair of `table`; -1 where none is, or more than one may be.
 
-    Captions must be equal. A picture may lie elsewhere: where its name is not known, the one that agrees in
-    the longest ending (`a/1.png` of `/data/a/1.png`) is taken, if it is alone in that and no other picture of
+    Captions must be equal. A image may lie elsewhere: where its name is not known, the one that agrees in
+    the longest ending (`a/1.png` of `/data/a/1.png`) is taken, if it is alone in that and no other image of
     the table agrees with it as well or better.
     """
     names = embedded.column("image")
     row_of: dict[NamedPair, int] = {}
-    row_ending: dict[NamedPair, int] = {}  # by the ends of names; SEVERAL where pictures share one
+    row_ending: dict[NamedPair, int] = {}  # by the ends of names; SEVERAL where images share one
     for row, (name, caption) in enumerate(zip(names, embedded.captions, strict=True)):
         if row_of.setdefault((name, caption), row) != row:
             continue

@@ -8,7 +8,7 @@ NWPU-Captions as published::
 
     {"airplane": [{"filename": "a.jpg", "split": "train", "raw": "...", "raw_1": "...", ... "raw_4": "..."}]}
 
-PIR and HarMA, one file per split: training lists one caption an entry, the others all captions of a picture::
+PIR and HarMA, one file per split: training lists one caption an entry, the others all captions of a image::
 
     [{"image": "train/a.jpg", "caption": "...", "image_id": 539, "label_name": "bridge", "label": 0}]
     [{"image": "test/b.jpg", "caption": ["...", "..."]}]
@@ -97,8 +97,8 @@ def read_nwpu(files: list[Path], images: Path | None) -> PairTable:
     if not isinstance(content, Mapping):
         raise DataError(f"{path}: not an object of classes", fix="pass NWPU-Captions' dataset_nwpu.json")
     rows, seen = PairRows(path), dict[str, str]()
-    for label, pictures in content.items():
-        for number, image in enumerate(_list(pictures, f"{path} {label}")):
+    for label, pixels in content.items():
+        for number, image in enumerate(_list(pixels, f"{path} {label}")):
             where = f"{path} {label}[{number}]"
             name = f"{label}/{_entry(image, 'filename', where)}"
             _once(seen, name, where)
@@ -190,7 +190,7 @@ def _list(value: Any, where: str) -> list[Any]:
 
 
 def _once(seen: dict[str, str], image: str, where: str) -> None:
-    """Refuse a picture that is listed a second time."""
+    """Refuse a image that is listed a second time."""
     if image in seen:
         raise DataError(f"{where}: {image} is listed before, at {seen[image]}", fix="merge the two entries")
     seen[image] = where

@@ -23,7 +23,7 @@ from pmpguard.errors import DataError
 
 
 def read_parquet(files: list[Path], images: Path | None) -> PairTable:
-    """One file or a folder of parts; the picture folder is the one recorded on writing when it is there."""
+    """One file or a folder of parts; the image folder is the one recorded on writing when it is there."""
     for path in files:
         require_content(path)
     try:

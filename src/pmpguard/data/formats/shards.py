@@ -1,4 +1,4 @@
-"""Tables from tar shards, and tables with their pictures written as shards or as a plain image folder."""
+"""Tables from tar shards, and tables with their images written as shards or as a plain image folder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SIGNATURES = {
 
 
 def read_shards(files: list[Path], images: Path | None) -> PairTable:
-    """Captions and picture references of webdataset or RS5M shards; picture bytes are skipped, not read."""
+    """Captions and image references of webdataset or RS5M shards; image bytes are skipped, not read."""
     root = images or _common_folder(files)
     rows = PairRows(files[0])
     for path in files:
@@ -98,29 +98,27 @@ def _add_sample(
         )
 
 
-def picture_bytes(table: PairTable, image: str) -> bytes:
-    """A picture as stored; only files that begin like a picture are ever copied."""
+def image_bytes(table: PairTable, image: str) -> bytes:
+    """A image as stored; only files that begin like a image are ever copied."""
     name, member = split_reference(image)
     path = table.root / name
     if member is not None:
         data = read_member(path, member)
     elif not path.is_file():
-        raise DataError(
-            f"{path}: picture not found", fix="pass the folder that holds the pictures with --images"
-        )
+        raise DataError(f"{path}: image not found", fix="pass the folder that holds the images with --images")
     elif path.stat().st_size > MAX_MEMBER_BYTES:
-        raise DataError(f"{path}: over {MAX_MEMBER_BYTES:,} bytes", fix="make the picture smaller")
+        raise DataError(f"{path}: over {MAX_MEMBER_BYTES:,} bytes", fix="make the image smaller")
     else:
         data = path.read_bytes()
-    if picture_ending(data) is None:
-        raise DataError(f"{table.root / image}: does not begin like a picture", fix="remove its pairs")
+    if image_ending(data) is None:
+        raise DataError(f"{table.root / image}: does not begin like a image", fix="remove its pairs")
     return data
 
 
-def picture_ending(data: bytes) -> str | None:
-    """The usual ending for a picture's bytes, None when they are no known picture.
+def image_ending(data: bytes) -> str | None:
+    """The usual ending for a image's bytes, None when they are no known image.
 
-    >>> picture_ending(b"BM..."), picture_ending(b"root:x:0:0")
+    >>> image_ending(b"BM..."), image_ending(b"root:x:0:0")
     ('bmp', None)
     """
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
@@ -129,23 +127,23 @@ def picture_ending(data: bytes) -> str | None:
 
 
 def write_shards(table: PairTable, target: Path) -> None:
-    """Webdataset shards `<split>-000000.tar`: the picture, its first caption as .txt, everything as .json."""
+    """Webdataset shards `<split>-000000.tar`: the image, its first caption as .txt, everything as .json."""
     groups: dict[str, list[list[dict[str, Any]]]] = {}
     for rows in images_in_order(table):
         groups.setdefault(rows[0]["split"], []).append(rows)
     with new_folder(target) as folder:
-        for split, pictures in groups.items():
+        for split, images in groups.items():
             if "/" in split or split.startswith("."):
                 raise DataError(f"{table.name}: split {split!r} cannot name a shard", fix="rename the split")
-            for start in range(0, len(pictures), SAMPLES_PER_SHARD):
+            for start in range(0, len(images), SAMPLES_PER_SHARD):
                 shard = folder / f"{split}-{start // SAMPLES_PER_SHARD:06d}.tar"
                 with tarfile.open(shard, "w", format=tarfile.PAX_FORMAT) as tar:
-                    for number, rows in enumerate(pictures[start : start + SAMPLES_PER_SHARD], start):
+                    for number, rows in enumerate(images[start : start + SAMPLES_PER_SHARD], start):
                         _write_sample(tar, f"{number:08d}", table, rows)
 
 
 def _write_sample(tar: tarfile.TarFile, key: str, table: PairTable, rows: list[dict[str, Any]]) -> None:
-    data = picture_bytes(table, rows[0]["image"])
+    data = image_bytes(table, rows[0]["image"])
     described: dict[str, Any] = {"captions": [row["caption"] for row in rows], "pairs": {}}
     for name in rows[0].keys() - {"image", "caption"}:
         values = [row[name] for row in rows]
@@ -155,7 +153,7 @@ def _write_sample(tar: tarfile.TarFile, key: str, table: PairTable, rows: list[d
             described[name] = values[0]
     text = json.dumps(described, ensure_ascii=False, sort_keys=True, default=json_value)
     for ending, content in (
-        (picture_ending(data), data),
+        (image_ending(data), data),
         ("txt", rows[0]["caption"].encode()),
         ("json", text.encode()),
     ):
@@ -165,7 +163,7 @@ def _write_sample(tar: tarfile.TarFile, key: str, table: PairTable, rows: list[d
 
 
 def write_folder(table: PairTable, target: Path) -> None:
-    """A folder of pictures with `metadata.csv` (`file_name,text,...`), one line per pair."""
+    """A folder of images with `metadata.csv` (`file_name,text,...`), one line per pair."""
     further = [name for name in table.arrow.column_names if name not in ("image", "caption")]
     placed: dict[str, str] = {}
     with (
@@ -177,21 +175,21 @@ def write_folder(table: PairTable, target: Path) -> None:
         for row in iter_rows(table):
             image = row["image"]
             if image not in placed:
-                placed[image] = _place_picture(table, image, folder)
+                placed[image] = _place_image(table, image, folder)
             values = ["" if row[name] is None else str(row[name]) for name in further]
             writer.writerow([placed[image], row["caption"], *values])
 
 
-def _place_picture(table: PairTable, image: str, folder: Path) -> str:
-    """Copy one picture below `folder/images` under its own relative name, and return that name."""
-    data = picture_bytes(table, image)
+def _place_image(table: PairTable, image: str, folder: Path) -> str:
+    """Copy one image below `folder/images` under its own relative name, and return that name."""
+    data = image_bytes(table, image)
     parts = [part for part in PurePosixPath(image.replace(".tar#", "/")).parts if part not in ("/", "..")]
     name = PurePosixPath("images", *parts)
     if name.suffix.lower() in ("", ".img_content"):
-        name = name.with_suffix(f".{picture_ending(data)}")
+        name = name.with_suffix(f".{image_ending(data)}")
     path = folder / name
     if path.exists():
-        raise DataError(f"{table.name}: two pictures would be stored as {name}", fix="rename one of them")
+        raise DataError(f"{table.name}: two images would be stored as {name}", fix="rename one of them")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return str(name)

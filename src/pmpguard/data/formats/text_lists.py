@@ -1,6 +1,6 @@
 """Formats in plain text: the caption files of AMFMN and SWAN, and CSV in three dialects.
 
-AMFMN and SWAN: `<split>_caps.txt`, a caption a line, and `<split>_filename.txt`, a picture's name for each
+AMFMN and SWAN: `<split>_caps.txt`, a caption a line, and `<split>_filename.txt`, a image's name for each
 caption or for each run of captions. Where `<split>_caps_verify.txt` exists, it is that split and the plain
 file is training and validation together.
 
@@ -54,7 +54,7 @@ def read_amfmn(files: list[Path], images: Path | None) -> PairTable:
         if rest or not repeat:
             raise DataError(
                 f"{path}: {len(captions)} captions, but {names_path.name} has {len(names)} lines",
-                fix="give one name per caption, or one per picture with the same number of captions each",
+                fix="give one name per caption, or one per image with the same number of captions each",
             )
         for number, caption in enumerate(captions):
             rows.add(f"{path} line {number + 1}", names[number // repeat], caption, split)
@@ -83,7 +83,7 @@ def _single_lines(values: Iterable[str], where: str) -> Iterable[str]:
 
 
 def read_rrsitr(files: list[Path], images: Path | None) -> PairTable:
-    """The paths in these files are another computer's; only the pictures' own names are kept."""
+    """The paths in these files are another computer's; only the images' own names are kept."""
     rows = PairRows(files[0])
     for path in files:
         image, caption, lines = _named_columns(path, "filename", "title")
@@ -121,7 +121,7 @@ def _named_columns(path: Path, image: str, caption: str) -> tuple[int, int, Iter
 def write_openclip(table: PairTable, path: Path) -> None:
     """`filepath,title`, the other standard columns and further ones; tabs when the name ends in .tsv.
 
-    A further column that names pictures or captions, too, is left out: a reader could not tell them apart.
+    A further column that names images or captions, too, is left out: a reader could not tell them apart.
     """
     names = ["image", "caption", "split", "pair_id", "image_id", "label"]
     known = {*names, *IMAGE_NAMES, *CAPTION_NAMES}

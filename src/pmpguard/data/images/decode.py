@@ -1,7 +1,7 @@
-"""Pictures from files nobody vouches for.
+"""Images from files nobody vouches for.
 
 The header is read first: format, size in pixels, place of the data. Only then is anything decoded, and only
-the first frame. Whatever a file contains, the answer is an RGB picture or an `ImageError` that names it.
+the first frame. Whatever a file contains, the answer is an RGB image or an `ImageError` that names it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ Result = TypeVar("Result")
 
 
 class ImageError(DataError):
-    """A picture that is missing, too large or cannot be decoded; `kind` says which."""
+    """A image that is missing, too large or cannot be decoded; `kind` says which."""
 
     def __init__(self, kind: ImageTrouble, name: str, reason: str) -> None:
         self.kind: ImageTrouble = kind
         self.reason = reason
         fixes = {
             "missing": "check the dataset's folder, or remove the row",
-            "oversized": "cut the picture into tiles, or raise the limit if you trust the file",
+            "oversized": "cut the image into tiles, or raise the limit if you trust the file",
             "unreadable": "restore the file from its source, or remove the row",
         }
         super().__init__(f"{name}: {reason}", fix=fixes[kind])
@@ -56,7 +56,7 @@ class ImageError(DataError):
 
 @dataclass(frozen=True)
 class ImageProblem:
-    """A picture that was skipped: its place in what was asked for, its row in the table, what is wrong."""
+    """A image that was skipped: its place in what was asked for, its row in the table, what is wrong."""
 
     position: int
     row: int
@@ -72,12 +72,12 @@ def load_image(
     max_bytes: int = MAX_BYTES,
     name: str | None = None,
 ) -> Image.Image:
-    """Decode one picture to RGB, turned upright as its EXIF tag says.
+    """Decode one image to RGB, turned upright as its EXIF tag says.
 
     8-bit values stay as they are. Deeper ones (16-bit, float) are stretched band by band so that the 2nd and
     98th percentiles become black and white. Of several bands the first three are used, of two the first. A
     TIFF's fourth band is ignored, for it is as often infrared as opacity; in other formats transparent pixels
-    turn black. A picture of more than four bands counts against `max_pixels` in proportion.
+    turn black. A image of more than four bands counts against `max_pixels` in proportion.
     """
     if isinstance(source, Path):
         label = name or str(source)
@@ -85,7 +85,7 @@ def load_image(
             raise ImageError("missing", label, "no such file")
         with source.open("rb") as stream:
             return _load(stream, label, max_pixels, max_bytes)
-    label = name or "picture"
+    label = name or "image"
     return _load(io.BytesIO(source) if isinstance(source, bytes) else source, label, max_pixels, max_bytes)
 
 
@@ -124,7 +124,7 @@ def _damage_named(name: str) -> Iterator[None]:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise ImageError("oversized", name, str(error)) from error
     except UnidentifiedImageError as error:
-        raise ImageError("unreadable", name, f"not a {', '.join(FORMATS)} picture") from error
+        raise ImageError("unreadable", name, f"not a {', '.join(FORMATS)} image") from error
     except Exception as error:
         raise ImageError("unreadable", name, f"damaged or truncated ({error})") from error
 
@@ -209,7 +209,7 @@ def _skip_colours(stream: BinaryIO, flags: int) -> None:
 
 
 def image_tensor(image: Image.Image, size: int) -> Tensor:
-    """uint8 (3,size,size), bicubic. The picture is squashed to a square, as is usual in this field.
+    """uint8 (3,size,size), bicubic. The image is squashed to a square, as is usual in this field.
 
     Cropping instead would cut away what a caption may speak of.
     """
@@ -220,7 +220,7 @@ def image_tensor(image: Image.Image, size: int) -> Tensor:
 
 
 def load_pair_image(table: PairTable, row: int, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
-    """The picture of one row: a file below the table's root, or `shard.tar#member`."""
+    """The image of one row: a file below the table's root, or `shard.tar#member`."""
     path = table.image_path(row)
     shard, member = split_reference(str(path))
     if member is None:
@@ -242,7 +242,7 @@ def map_images(
     progress: str = "",
     max_pixels: int = MAX_PIXELS,
 ) -> Iterator[Result | ImageProblem]:
-    """What `work` makes of each row's picture, in order; with policy "skip" a problem stands for a bad one.
+    """What `work` makes of each row's image, in order; with policy "skip" a problem stands for a bad one.
 
     `workers` threads decode (Pillow lets go of the interpreter lock), 0 decodes in the calling thread.
     `progress` names the bar drawn on stderr; without a name there is none.
@@ -259,7 +259,7 @@ def map_images(
                 raise
             return ImageProblem(position, row, table.arrow["image"][row].as_py(), error.kind, error.reason)
 
-    bar = tqdm(total=len(rows), desc=progress, disable=not progress, unit=" pictures")
+    bar = tqdm(total=len(rows), desc=progress, disable=not progress, unit=" images")
     with bar, ThreadPoolExecutor(workers) if workers else nullcontext() as pool:
         # Blocks, so that a long list of rows does not become as long a list of waiting jobs.
         for start in range(0, len(rows), _BLOCK):
@@ -277,14 +277,14 @@ def load_images(
     workers: int = 0,
     progress: bool = False,
 ) -> tuple[Tensor, list[ImageProblem]]:
-    """The pictures of many rows as uint8 (n,3,size,size), and what was wrong with those that were skipped.
+    """The images of many rows as uint8 (n,3,size,size), and what was wrong with those that were skipped.
 
-    With policy "fail" the first bad picture raises. With "skip" it is reported and stays black, so that every
-    other picture keeps its position.
+    With policy "fail" the first bad image raises. With "skip" it is reported and stays black, so that every
+    other image keeps its position.
     """
     import torch
 
-    pictures = torch.zeros(len(rows), 3, size, size, dtype=torch.uint8)  # (n,3,size,size)
+    images = torch.zeros(len(rows), 3, size, size, dtype=torch.uint8)  # (n,3,size,size)
     problems = []
     loaded = map_images(
         table,
@@ -298,5 +298,5 @@ def load_images(
         if isinstance(result, ImageProblem):
             problems.append(result)
         else:
-            pictures[position] = result
-    return pictures, problems
+            images[position] = result
+    return images, problems

@@ -1,7 +1,7 @@
-"""Where a dataset's pictures lie: the folder is given, or found next to the annotations.
+"""Where a dataset's images lie: the folder is given, or found next to the annotations.
 
-Annotations name pictures in many ways: `a.jpg`, `train/a.jpg`, `/home/someone/images/a.jpg`. The folder is
-looked for in the usual places, and leading folders of the names are dropped until the pictures are there.
+Annotations name images in many ways: `a.jpg`, `train/a.jpg`, `/home/someone/images/a.jpg`. The folder is
+looked for in the usual places, and leading folders of the names are dropped until the images are there.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ SAMPLE = 16
 def locate_images(
     names: Sequence[str], folder: Path, images: Path | None, recorded: Path | None = None
 ) -> tuple[Path, list[str]]:
-    """The folder that holds the pictures and the names relative to it.
+    """The folder that holds the images and the names relative to it.
 
     `folder` is where the annotations lie and `recorded` the first guess; `images` overrides the search. When
-    no picture is found, the names stay as they are below one of them: captions can be used without pictures,
-    and `missing_pictures` says what was tried.
+    no image is found, the names stay as they are below one of them: captions can be used without images,
+    and `missing_images` says what was tried.
     """
     if images is not None and not images.is_dir():
-        raise DataError(f"{images}: no such image folder", fix="pass the folder that holds the pictures")
+        raise DataError(f"{images}: no such image folder", fix="pass the folder that holds the images")
     guesses = [recorded] if recorded is not None and recorded.is_dir() else []
     roots = [images] if images is not None else [*guesses, *candidate_roots(folder)]
     sample = spread(names)
@@ -39,7 +39,7 @@ def locate_images(
 
 
 def candidate_roots(folder: Path) -> list[Path]:
-    """The places where pictures usually lie: `images` or `<name>_images` beside, the folder itself, above."""
+    """The places where images usually lie: `images` or `<name>_images` beside, the folder itself, above."""
 
     def named_images(parent: Path) -> list[Path]:
         places = sorted(parent.iterdir()) if parent.is_dir() else []
@@ -65,15 +65,15 @@ def spread(names: Sequence[str]) -> list[str]:
     return list(names[:: max(1, len(names) // SAMPLE)])
 
 
-def missing_pictures(table: PairTable) -> str | None:
-    """A sentence saying that none of the table's pictures is there, where was looked and what to do."""
+def missing_images(table: PairTable) -> str | None:
+    """A sentence saying that none of the table's images is there, where was looked and what to do."""
     names = spread(table.arrow["image"].slice(0, 100_000).to_pylist())
     if not names or any((table.root / split_reference(name)[0]).is_file() for name in names):
         return None
     folder = table.root.parent if table.root.name == "images" else table.root
-    said = f"{table.name}: no picture found below {table.root} (looked for {names[0]})"
+    said = f"{table.name}: no image found below {table.root} (looked for {names[0]})"
     archives = sorted(folder.glob("*image*.tar*")) if folder.is_dir() else []
     if archives:
         named = ", ".join(file.name for file in archives[:4])
         return f"{said}; extract {named} in {folder}: tar -xf {archives[0].name}"
-    return f"{said}; pass the folder that holds the pictures with --images"
+    return f"{said}; pass the folder that holds the images with --images"

@@ -1,4 +1,4 @@
-"""Where the loop gets a table's pictures from: all in memory, decoded ahead by threads, or part of a set."""
+"""Where the loop gets a table's images from: all in memory, decoded ahead by threads, or part of a set."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from torch import Tensor
 
 from pmpguard.data.images.decode import image_tensor, load_images, load_pair_image
 from pmpguard.data.pairs import PairTable
-from pmpguard.device import sent
+from pmpguard.device import to_device
 from pmpguard.errors import DataError
 
 _THREADS = max(4, min(16, os.cpu_count() or 1))
 
 
-class Pictures(Protocol):
-    """The distinct pictures of a table, by image code."""
+class Images(Protocol):
+    """The distinct images of a table, by image code."""
 
     def __len__(self) -> int: ...
 
     def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
-        """For each array of codes its pictures: uint8 (n, 3, size, size) on the device, in order."""
+        """For each array of codes its images: uint8 (n, 3, size, size) on the device, in order."""
         ...
 
 
-class ResidentPictures:
-    """All pictures decoded once and kept on the device."""
+class ImagesInMemory:
+    """All images decoded once and kept on the device."""
 
     def __init__(self, pixels: Tensor, device: torch.device) -> None:
         self.pixels = pixels.to(device)  # (images, 3, size, size) uint8
@@ -42,11 +42,11 @@ class ResidentPictures:
 
     def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
         for part in codes:
-            yield self.pixels[sent(part, self.pixels.device)]
+            yield self.pixels[to_device(part, self.pixels.device)]
 
 
-class StreamedPictures:
-    """Pictures decoded by threads a few batches ahead; memory does not grow with the dataset."""
+class StreamedImages:
+    """Images decoded by threads a few batches ahead; memory does not grow with the dataset."""
 
     def __init__(self, table: PairTable, size: int, device: torch.device, ahead: int = 3) -> None:
         self.table, self.size, self.device, self.ahead = table, size, device, ahead
@@ -69,14 +69,14 @@ class StreamedPictures:
                 yield self._join(waiting.popleft())
 
     def _join(self, jobs: list[Future[Tensor]]) -> Tensor:
-        return sent(torch.stack([job.result() for job in jobs]), self.device)
+        return to_device(torch.stack([job.result() for job in jobs]), self.device)
 
 
 @dataclass(frozen=True, eq=False)
-class SomePictures:
-    """Some pictures of an open set, numbered anew. What is kept of the set serves all its parts."""
+class ImageSubset:
+    """Some images of an open set, numbered anew. What is kept of the set serves all its parts."""
 
-    whole: Pictures
+    whole: Images
     codes: np.ndarray  # (images,) their numbers in the set
 
     def __len__(self) -> int:
@@ -86,15 +86,19 @@ class SomePictures:
         return self.whole.batches([self.codes[part] for part in codes])
 
 
-def open_pictures(
-    table: PairTable, size: int, device: torch.device, resident: str = "auto", resident_gb: float = 4.0
-) -> Pictures:
-    """Resident pictures when they fit (or when asked for), else streamed ones."""
+def open_images(
+    table: PairTable,
+    size: int,
+    device: torch.device,
+    cache_images: str = "auto",
+    cache_images_gb: float = 4.0,
+) -> Images:
+    """Resident images when they fit (or when asked for), else streamed ones."""
     count = len(table.first_rows)
-    fits = count * 3 * size * size <= resident_gb * 1e9
-    if resident == "never" or (resident == "auto" and not fits):
-        return StreamedPictures(table, size, device)
+    fits = count * 3 * size * size <= cache_images_gb * 1e9
+    if cache_images == "never" or (cache_images == "auto" and not fits):
+        return StreamedImages(table, size, device)
     pixels, problems = load_images(table, table.first_rows, size, policy="fail", workers=_THREADS)
     if problems:
-        raise DataError(f"{len(problems)} pictures of {table.name} cannot be read", fix="pmpguard data check")
-    return ResidentPictures(pixels, device)
+        raise DataError(f"{len(problems)} images of {table.name} cannot be read", fix="pmpguard data check")
+    return ImagesInMemory(pixels, device)

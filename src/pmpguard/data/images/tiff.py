@@ -1,6 +1,6 @@
-"""TIFF files with more bands or deeper values than Pillow has picture modes for.
+"""TIFF files with more bands or deeper values than Pillow has image modes for.
 
-Satellite pictures come as 4, 8 or 13 bands of 16 bits. Pillow keeps only the high byte of such colours or
+Satellite images come as 4, 8 or 13 bands of 16 bits. Pillow keeps only the high byte of such colours or
 refuses the file, so its tag reader finds the blocks and NumPy reads them here. Uncompressed and deflated
 files, in strips or tiles, need nothing else; other compressions go through rasterio.
 """
@@ -27,9 +27,9 @@ _KINDS = {1: "u", 2: "i", 3: "f"}
 
 @dataclass(frozen=True)
 class TiffLayout:
-    """What the header of a TIFF says about its first picture.
+    """What the header of a TIFF says about its first image.
 
-    A strip is a block as wide as the picture. `planar` means each block holds one band, band after band.
+    A strip is a block as wide as the image. `planar` means each block holds one band, band after band.
     """
 
     width: int
@@ -152,7 +152,7 @@ def _blocks(layout: TiffLayout, wanted: int) -> Iterator[tuple[int, int, int, in
 
 
 def _read_block(stream: BinaryIO, layout: TiffLayout, index: int, top: int) -> np.ndarray:
-    """(rows, block_width, values per pixel); the last strip is cut at the picture's end, tiles never are."""
+    """(rows, block_width, values per pixel); the last strip is cut at the image's end, tiles never are."""
     rows = layout.block_height if layout.tiled else min(layout.block_height, layout.height - top)
     shape = (rows, layout.block_width, 1 if layout.planar else layout.bands)
     length = int(np.prod(shape)) * layout.value.itemsize

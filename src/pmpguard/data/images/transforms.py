@@ -1,6 +1,6 @@
-"""Picture batches as tensors: resizing, normalising and augmenting on whatever device they are on.
+"""Image batches as tensors: resizing, normalising and augmenting on whatever device they are on.
 
-Everything is one expression over the whole batch. Overhead pictures have no up, so flips and quarter turns
+Everything is one expression over the whole batch. Overhead images have no up, so flips and quarter turns
 keep a caption true unless it names a direction; they move pixels without changing a single value.
 """
 
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pmpguard.device import sent
+from pmpguard.device import to_device
 from pmpguard.errors import ConfigError
 
-# The columns of the random block that `augment` draws for each picture. All are drawn whatever the settings,
+# The columns of the random block that `augment` draws for each image. All are drawn whatever the settings,
 # so switching one augmentation off leaves the others as they were.
 _TURN, _FLIP_COLUMNS, _FLIP_ROWS, _AREA, _ASPECT, _LEFT, _TOP, _BRIGHTNESS, _CONTRAST, _SATURATION = range(10)
 _DRAWS = 10
@@ -26,7 +26,7 @@ _WHOLE = slice(None)
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What `augment` may do to a picture.
+    """What `augment` may do to a image.
 
     flip and rotate: mirror images and quarter turns, each equally likely.
     crop_min: the smallest share of the area a random crop keeps; 1 switches crops off.
@@ -75,21 +75,21 @@ def augment(
     keep_orientation: Tensor,
     share: slice = _WHOLE,
 ) -> Tensor:
-    """Turn, flip, crop and recolour each picture of a batch (N,3,H,W) in its own random way.
+    """Turn, flip, crop and recolour each image of a batch (N,3,H,W) in its own random way.
 
-    Pictures where `keep_orientation` (N,) bool is set, those whose caption names a direction, are neither
+    Images where `keep_orientation` (N,) bool is set, those whose caption names a direction, are neither
     turned nor flipped. uint8 is welcome and cheapest; the result is float on the same scale, and works before
     or after `normalise`. One (N,10) block of numbers is drawn per call on its device: what becomes
-    of a picture depends on the generator's state, the batch's size and the picture's place in it.
+    of a image depends on the generator's state, the batch's size and the image's place in it.
 
     A process that holds a part of the batch passes `images` (n,3,H,W) of its `share` and `keep_orientation`
     of the whole batch: all processes together then do what one would have done.
     """
     whole = torch.rand(len(keep_orientation), _DRAWS, generator=generator, device=generator.device)  # (N,10)
-    draws = sent(whole[share], images.device)  # (n,10)
-    free = ~sent(keep_orientation[share], images.device)  # (n,)
+    draws = to_device(whole[share], images.device)  # (n,10)
+    free = ~to_device(keep_orientation[share], images.device)  # (n,)
     if len(images) != len(draws):
-        raise ValueError(f"{len(images)} pictures but keep_orientation holds {len(draws)} for them")
+        raise ValueError(f"{len(images)} images but keep_orientation holds {len(draws)} for them")
     if not len(images):
         return _as_float(images)
     if config.flip or config.rotate:
@@ -109,14 +109,14 @@ def augment(
 
 
 def turn_and_flip(images: Tensor, quarter_turns: Tensor, flip_columns: Tensor, flip_rows: Tensor) -> Tensor:
-    """Turn each picture (N,3,H,W) counter-clockwise by its number of quarter turns (N,), then mirror it.
+    """Turn each image (N,3,H,W) counter-clockwise by its number of quarter turns (N,), then mirror it.
 
     `flip_columns` (N,) swaps left and right, `flip_rows` (N,) top and bottom. A quarter turn is a
     transposition and one mirroring, so three selections do all sixteen cases and no pixel value changes.
     """
     if images.shape[-1] != images.shape[-2]:
         raise ConfigError(
-            f"pictures of {images.shape[-2]}x{images.shape[-1]} pixels cannot be turned by 90 degrees",
+            f"images of {images.shape[-2]}x{images.shape[-1]} pixels cannot be turned by 90 degrees",
             fix="resize them to squares, or set augmentation.rotate=false and augmentation.flip=false",
         )
     transposed = quarter_turns % 2 == 1  # (N,)
@@ -128,7 +128,7 @@ def turn_and_flip(images: Tensor, quarter_turns: Tensor, flip_columns: Tensor, f
 
 
 def crop_boxes(draws: Tensor, config: Augmentation) -> Tensor:
-    """(N,10) uniform draws to (N,4) boxes left, top, width, height as shares of the picture."""
+    """(N,10) uniform draws to (N,4) boxes left, top, width, height as shares of the image."""
     area = config.crop_min + (1 - config.crop_min) * draws[:, _AREA]  # (N,)
     stretch = torch.exp(
         (2 * draws[:, _ASPECT] - 1) * math.log(config.aspect) / 2
@@ -141,7 +141,7 @@ def crop_boxes(draws: Tensor, config: Augmentation) -> Tensor:
 
 
 def crop_and_resize(images: Tensor, boxes: Tensor) -> Tensor:
-    """Cut box (N,4) out of each picture and enlarge it bilinearly to the picture's own size."""
+    """Cut box (N,4) out of each image and enlarge it bilinearly to the image's own size."""
     left, top, width, height = boxes.unbind(1)  # (N,) each
     zero = torch.zeros_like(left)
     # The sampling grid runs over [-1, 1]: the box's centre is 2 * (left + width / 2) - 1.
@@ -155,9 +155,9 @@ def crop_and_resize(images: Tensor, boxes: Tensor) -> Tensor:
 
 
 def shift_colour(images: Tensor, strength: Tensor) -> Tensor:
-    """Change brightness, contrast and saturation of each picture by its strengths (N,3), 0 for no change.
+    """Change brightness, contrast and saturation of each image by its strengths (N,3), 0 for no change.
 
-    Brightness adds a multiple of the picture's own standard deviation, contrast scales about its mean,
+    Brightness adds a multiple of the image's own standard deviation, contrast scales about its mean,
     saturation about each pixel's grey: none depends on the scale of the values.
     """
     brightness, contrast, saturation = strength.to(images.dtype).view(-1, 3, 1, 1, 1).unbind(1)  # (N,1,1,1)

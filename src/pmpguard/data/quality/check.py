@@ -1,4 +1,4 @@
-"""What is wrong with a dataset: pictures that cannot be used, blank captions, copies and leaks."""
+"""What is wrong with a dataset: images that cannot be used, blank captions, copies and leaks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from pmpguard.data.images.decode import MAX_PIXELS, ImageProblem
 from pmpguard.data.known_datasets import differences
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.quality.duplicates import Pictures, copy_findings, look_at_pictures, picture_rows
+from pmpguard.data.quality.duplicates import Images, duplicate_findings, image_rows, look_at_images
 from pmpguard.data.quality.report import CheckReport, Finding, Item
 from pmpguard.data.text import normalise_caption
 
@@ -23,48 +23,48 @@ def check_dataset(
     workers: int = 0,
     progress: bool = False,
 ) -> CheckReport:
-    """Read every picture once and report on pictures, captions and copies.
+    """Read every image once and report on images, captions and copies.
 
-    `against` is a second dataset to compare pictures with; `turned` also finds turned and mirrored copies.
+    `against` is a second dataset to compare images with; `turned` also finds turned and mirrored copies.
     """
-    pictures, problems = look_at_pictures(
+    images, problems = look_at_images(
         table, table.name, turned=turned, max_pixels=max_pixels, workers=workers, progress=progress
     )
     findings = [
         *_image_findings(problems),
         *_caption_findings(table),
-        *_blank_picture_findings(pictures),
+        *_blank_image_findings(images),
         *(Finding("published_counts", "note", difference, ()) for difference in differences(table)),
     ]
     if against is not None:
         name = against.name if against.name != table.name else f"{against.name} (other)"
-        others, _ = look_at_pictures(
+        others, _ = look_at_images(
             against, name, turned=turned, max_pixels=max_pixels, workers=workers, progress=progress
         )
-        pictures = pictures + others
-    findings += copy_findings(pictures, table.name)
+        images = images + others
+    findings += duplicate_findings(images, table.name)
     findings.sort(key=lambda finding: finding.severity != "problem")
-    return CheckReport(table.name, table.splits(), table.take(picture_rows(table)).splits(), tuple(findings))
+    return CheckReport(table.name, table.splits(), table.take(image_rows(table)).splits(), tuple(findings))
 
 
 def _image_findings(problems: list[ImageProblem]) -> Iterator[Finding]:
     for kind in ("missing", "unreadable", "oversized"):
         items = tuple(Item((problem.image,), problem.reason) for problem in problems if problem.kind == kind)
         if items:
-            yield Finding(f"{kind}_pictures", "problem", f"{kind} pictures: {len(items):,}", items)
+            yield Finding(f"{kind}_images", "problem", f"{kind} images: {len(items):,}", items)
 
 
-def _blank_picture_findings(pictures: Pictures) -> Iterator[Finding]:
-    items = tuple(Item((pictures.images[position],)) for position in np.flatnonzero(pictures.blank))
+def _blank_image_findings(images: Images) -> Iterator[Finding]:
+    items = tuple(Item((images.images[position],)) for position in np.flatnonzero(images.blank))
     if items:
-        yield Finding("blank_pictures", "note", f"pictures of one colour: {len(items):,}", items)
+        yield Finding("blank_images", "note", f"images of one colour: {len(items):,}", items)
 
 
 def _caption_findings(table: PairTable) -> Iterator[Finding]:
     captions, images = table.captions, table.column("image")
     blank = [row for row, caption in enumerate(captions) if not normalise_caption(caption)]
     if blank:
-        items = tuple(Item((table.row(row).pair_id,), f"picture {images[row]}") for row in blank)
+        items = tuple(Item((table.row(row).pair_id,), f"image {images[row]}") for row in blank)
         yield Finding("blank_captions", "problem", f"blank captions: {len(blank):,}", items)
 
     keys = np.stack([table.caption_codes, table.image_codes], axis=1)  # (N,2)
@@ -76,16 +76,12 @@ def _caption_findings(table: PairTable) -> Iterator[Finding]:
             for place in again
         )
         carriers = len(np.unique(carried[again, 1]))
-        summary = f"pictures that carry a caption more than once: {carriers:,}"
+        summary = f"images that carry a caption more than once: {carriers:,}"
         yield Finding("repeated_captions", "note", summary, items)
 
-    _, first, pictures = np.unique(
-        carried[:, 0], return_index=True, return_counts=True
-    )  # per distinct caption
-    shared = [place for place in np.argsort(-pictures, kind="stable") if pictures[place] > 1]
+    _, first, pixels = np.unique(carried[:, 0], return_index=True, return_counts=True)  # per distinct caption
+    shared = [place for place in np.argsort(-pixels, kind="stable") if pixels[place] > 1]
     if shared:
-        items = tuple(
-            Item((captions[row_of[first[place]]],), f"{pictures[place]} pictures") for place in shared
-        )
-        summary = f"captions shared by several pictures: {len(shared):,}"
+        items = tuple(Item((captions[row_of[first[place]]],), f"{images[place]} images") for place in shared)
+        summary = f"captions shared by several images: {len(shared):,}"
         yield Finding("shared_captions", "note", summary, items)

@@ -1,8 +1,8 @@
-"""Near-duplicate pictures by perceptual hashes.
+"""Near-duplicate images by perceptual hashes.
 
-Two 64-bit hashes of a small grey picture: the signs of its lowest frequencies, and which of two neighbouring
+Two 64-bit hashes of a small grey image: the signs of its lowest frequencies, and which of two neighbouring
 patches is brighter. Re-encoding, resizing, shifts by a few pixels and mild changes of colour flip few bits.
-On the 10,921 pictures of RSICD every pair within 22 bits shows the same place; the closest pair of different
+On the 10,921 images of RSICD every pair within 22 bits shows the same place; the closest pair of different
 places is 31 bits apart. Strong crops are not recognised.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image
 
 NEAR = 22  # bits of both hashes together
-_SEARCH, _SEARCH_MANY, _MANY = 10, 6, 100_000  # bits of the first hash searched, and in how many pictures
-_SIDE = 32  # the grey picture that is hashed
+_SEARCH, _SEARCH_MANY, _MANY = 10, 6, 100_000  # bits of the first hash searched, and in how many images
+_SIDE = 32  # the grey image that is hashed
 _LOW = 8  # frequencies, and rows and columns of patches
 _CHUNK = 4_000_000  # candidate pairs compared at a time
 _COSINES = np.cos(np.pi / _SIDE * np.outer(np.arange(_LOW), np.arange(_SIDE) + 0.5))  # (8,32)
@@ -25,18 +25,18 @@ _WEIGHTS = np.left_shift(np.uint64(1), np.arange(64, dtype=np.uint64))  # (64,)
 
 
 def thumbnail(image: Image.Image) -> np.ndarray:
-    """(32,32) float: the whole picture in grey."""
+    """(32,32) float: the whole image in grey."""
     return np.asarray(image.convert("L").resize((_SIDE, _SIDE), Image.Resampling.BOX), np.float64)
 
 
 def orientations(grey: np.ndarray) -> np.ndarray:
-    """(32,32) to (8,32,32): the picture itself, its quarter turns, and the mirror images of those."""
+    """(32,32) to (8,32,32): the image itself, its quarter turns, and the mirror images of those."""
     rotated = [np.rot90(grey, turns) for turns in range(4)]
-    return np.stack([*rotated, *(picture[:, ::-1] for picture in rotated)])
+    return np.stack([*rotated, *(image[:, ::-1] for image in rotated)])
 
 
 def perceptual_hash(grey: np.ndarray) -> np.ndarray:
-    """(...,32,32) grey pictures to (...,2) uint64."""
+    """(...,32,32) grey images to (...,2) uint64."""
     low = _COSINES @ grey @ _COSINES.T  # (...,8,8)
     low = low.reshape(*low.shape[:-2], -1)  # (...,64)
     above = low > np.median(low[..., 1:], axis=-1, keepdims=True)  # (...,64)
@@ -59,10 +59,10 @@ def bit_distance(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def near_pairs(
     first: np.ndarray, second: np.ndarray | None = None, near: int = NEAR
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Every pair of a picture of `first` (N,2) and one of `second` (M,2) that are at most `near` bits apart.
+    """Every pair of a image of `first` (N,2) and one of `second` (M,2) that are at most `near` bits apart.
 
     Returns (pairs, 2) row numbers and (pairs,) distances. Without `second`, pairs within `first`, each once.
-    No pair is missed whose first hashes differ in at most 10 bits (6 among over 100,000 pictures), and only
+    No pair is missed whose first hashes differ in at most 10 bits (6 among over 100,000 images), and only
     promising pairs are compared.
     """
     others = first if second is None else second
@@ -84,7 +84,7 @@ def _masks(count: int, radius: int) -> list[np.uint64]:
     """Masks of bits, one of which leaves any two hashes within `radius` bits equal.
 
     Of radius + m bands at least m are untouched when radius bits differ, so the masks are all choices of m
-    bands. Larger m means more passes with fewer candidates each; m is chosen for the number of pictures.
+    bands. Larger m means more passes with fewer candidates each; m is chosen for the number of images.
     """
 
     def work(kept: int) -> float:
@@ -128,7 +128,7 @@ def groups(count: int, pairs: np.ndarray) -> np.ndarray:
 
 
 def similar_pairs(hashes: np.ndarray, near: int = NEAR) -> np.ndarray:
-    """(pairs, 2): near pairs of pictures by the hashes (N,K,2) of K orientations, the upright one first."""
+    """(pairs, 2): near pairs of images by the hashes (N,K,2) of K orientations, the upright one first."""
     found = [near_pairs(hashes[:, 0], hashes[:, turn], near)[0] for turn in range(hashes.shape[1])]
     pairs = np.sort(np.concatenate(found), axis=1)
     return np.unique(pairs[pairs[:, 0] < pairs[:, 1]], axis=0)

@@ -12,7 +12,7 @@ _SHOWN = 5  # items of a finding in the readable report
 
 @dataclass(frozen=True)
 class Item:
-    """One case of a finding: the pictures or pair ids it concerns, and the detail."""
+    """One case of a finding: the images or pair ids it concerns, and the detail."""
 
     where: tuple[str, ...]
     detail: str = ""
@@ -34,7 +34,7 @@ class CheckReport:
 
     name: str
     pairs: dict[str, int]  # per split
-    pictures: dict[str, int]  # per split
+    images: dict[str, int]  # per split
     findings: tuple[Finding, ...]
 
     @property
@@ -49,8 +49,8 @@ class CheckReport:
         return {**to_dict(self), "ok": not self.problems}
 
     def as_text(self) -> str:
-        lines = [self.name, f"  {'split':<12}{'pairs':>12}{'pictures':>12}"]
-        lines += [f"  {split:<12}{self.pairs[split]:>12,}{self.pictures[split]:>12,}" for split in self.pairs]
+        lines = [self.name, f"  {'split':<12}{'pairs':>12}{'images':>12}"]
+        lines += [f"  {split:<12}{self.pairs[split]:>12,}{self.images[split]:>12,}" for split in self.pairs]
         for finding in self.findings:
             lines += ["", f"{finding.severity.upper()}: {finding.summary}"]
             for item in finding.items[:_SHOWN]:

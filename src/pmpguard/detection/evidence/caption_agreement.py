@@ -18,13 +18,17 @@ from torch import Tensor
 
 Array = npt.NDArray[np.float64]
 CLOSEST = 2
-SURELY_WRONG = 0.1
-WITNESSES = ("score", "said", "mapped")  # kinds of evidence that `wrong_together` may go by, best first
+SURELY_MISMATCHED = 0.1
+REFERENCE_EVIDENCE = (
+    "score",
+    "said",
+    "mapped",
+)  # kinds of evidence that `image_level_mismatch` may go by, best first
 BUDGET = 32_000_000  # numbers gathered at once
 
 
 @torch.no_grad()
-def agreement(
+def caption_agreement(
     captions: Tensor,
     caption_of: Tensor,
     image_of: Tensor,
@@ -39,8 +43,8 @@ def agreement(
     query_images (P,) the combinations asked about. `exclude_rows` (P,) are the labelled rows left out, which
     is the asked pair itself when it is labelled; -1 leaves out none. An image with one other caption answers
     with that one; an image with none says nothing, and its queries get `level`, by default the mean of all
-    that could be answered (0 when none could). Give labelled and simulated wrong pairs the same `level`: the
-    means of the two differ, and would tell them apart where nothing is known.
+    that could be answered (0 when none could). Give labelled and simulated mismatched pairs the same `level`:
+    the means of the two differ, and would tell them apart where nothing is known.
     """
     device = captions.device
     caption_of, image_of = caption_of.to(device), image_of.to(device)  # (N,)
@@ -80,7 +84,7 @@ def agreement(
 
 def rows_of_images(image_of: Tensor, query_images: Tensor, draws: Tensor) -> Tensor:
     """(P,) one labelled row of each query image, chosen by `draws` (P,) in [0, 1): the place a random caption
-    takes when a wrong pair is simulated."""
+    takes when a mismatched pair is simulated."""
     by_image = torch.argsort(image_of, stable=True)  # (N,)
     counts = torch.bincount(image_of)  # (I,)
     starts = counts.cumsum(0) - counts
@@ -89,14 +93,16 @@ def rows_of_images(image_of: Tensor, query_images: Tensor, draws: Tensor) -> Ten
     return by_image[starts[query_images] + offsets]
 
 
-def wrong_together(p_match: Array, image_of: npt.NDArray[np.int64], labelled: Array, wrong: Array) -> bool:
+def image_level_mismatch(
+    p_match: Array, image_of: npt.NDArray[np.int64], labelled: Array, wrong: Array
+) -> bool:
     """Whether the pairs that score like wrong ones agree with siblings that do so, too.
 
     p_match (N,) by the score alone; labelled (N,) and wrong (M,) agreement. Captions made wrong one by one
     agree with nothing. Right captions that the model does not understand agree with siblings it does
     understand. Only where both fail are whole images wrong.
     """
-    suspects = p_match < SURELY_WRONG
+    suspects = p_match < SURELY_MISMATCHED
     images = int(image_of.max()) + 1
     counts = np.bincount(image_of, minlength=images)[image_of]  # (N,)
     suspects &= counts > 1

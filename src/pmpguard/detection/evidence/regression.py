@@ -2,7 +2,7 @@
 
 Least squares over all pairs, each counting as far as it is trusted, learn what captions look like. Wrong
 pairs are wrong in all directions, so they blur the map but hardly turn it: it is good even where most pairs
-are wrong. The map that judges a pair has seen no pair of its picture, so neither the pair itself nor captions
+are wrong. The map that judges a pair has seen no pair of its image, so neither the pair itself nor captions
 that were exchanged along with it vouch for it.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from pmpguard.detection.evidence.similarity import pooled_statistics
-from pmpguard.detection.null_pairs import Part, WrongPairs
+from pmpguard.detection.null_pairs import NullPairs, Part
 
 FOLDS = 5
 RIDGE = 1.0  # times the mean square of the features
@@ -28,7 +28,7 @@ Ask = Callable[[Tensor, Tensor], Tensor]  # captions (Q,) and images (Q,), by nu
 
 
 @torch.no_grad()
-def spread(vectors: Tensor, most: int = MOST_FEATURES) -> Tensor:
+def whiten(vectors: Tensor, most: int = MOST_FEATURES) -> Tensor:
     """(n, k) unit: the leading principal components of (n, d), each divided by the root of its deviation.
 
     Pretrained features vary most along few directions that any two scenes differ in; half evened out, they
@@ -46,7 +46,7 @@ def spread(vectors: Tensor, most: int = MOST_FEATURES) -> Tensor:
     return normalize(vectors @ scaled.to(vectors), dim=1)
 
 
-class Map:
+class CrossModalRegression:
     """How like an image a caption is once it is mapped; standardised by caption and by image.
 
     captions (C, k) and images (I, l) are unit vectors of two spaces, `learned` (k, l).
@@ -67,8 +67,8 @@ class Map:
         return torch.cat(found)
 
     def _of(self, captions: Tensor, images: Tensor) -> Tensor:
-        pictured = normalize(self.captions[captions] @ self.learned, dim=1)  # (Q, l)
-        return self.statistics.standardise((pictured * self.images[images]).sum(1), captions, images)
+        imaged = normalize(self.captions[captions] @ self.learned, dim=1)  # (Q, l)
+        return self.statistics.standardise((imaged * self.images[images]).sum(1), captions, images)
 
 
 def by_fold(fold_of: Tensor, asked: Sequence[Callable[..., Tensor]]) -> Callable[..., Tensor]:
@@ -93,62 +93,74 @@ def by_fold(fold_of: Tensor, asked: Sequence[Callable[..., Tensor]]) -> Callable
     return ask
 
 
-def mapped_part(
+def regression_evidence(
     captions: Tensor,
     images: Tensor,
     caption_of: Tensor,
     image_of: Tensor,
-    wrong: WrongPairs,
-    trust: Tensor,
+    wrong: NullPairs,
+    clean_probability: Tensor,
     seed: int,
 ) -> Part:
     """How like its image each caption is once mapped, of labelled pairs (N,) and wrong ones (M,)."""
-    ask = crossfit_map(captions, images, caption_of, image_of, trust, seed)
+    ask = crossfit_regression(captions, images, caption_of, image_of, clean_probability, seed)
     return Part(ask(caption_of, image_of), ask(wrong.captions, wrong.images))
 
 
 @torch.no_grad()
-def crossfit_map(
-    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, trust: Tensor, seed: int
+def crossfit_regression(
+    captions: Tensor,
+    images: Tensor,
+    caption_of: Tensor,
+    image_of: Tensor,
+    clean_probability: Tensor,
+    seed: int,
 ) -> Ask:
     """Of every pair what a map says that has seen no pair of its image; trust (N,) of the pairs in [0, 1].
 
-    A wrong pair's caption may have taught the map that judges it, with the picture it is labelled with; the
-    one of a labelled pair has not, unless it stands on other pictures, too. One pair of thousands, it matters
-    little.
+    A mismatched pair's caption may have taught the map that judges it, with the image it is labelled with;
+    the one of a labelled pair has not, unless it stands on other images, too. One pair of thousands, it
+    matters little.
     """
     draws = np.random.default_rng([seed, 4]).integers(FOLDS, size=len(images))
     fold_of = torch.from_numpy(draws).to(image_of.device)  # (I,)
-    maps = _maps(captions, images, caption_of, image_of, trust, fold_of[image_of])
-    return by_fold(fold_of, [Map(captions, images, each) for each in maps])
+    maps = _fold_regressions(captions, images, caption_of, image_of, clean_probability, fold_of[image_of])
+    return by_fold(fold_of, [CrossModalRegression(captions, images, each) for each in maps])
 
 
 @torch.no_grad()
-def learned_map(
-    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, trust: Tensor
+def fit_regression(
+    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, clean_probability: Tensor
 ) -> Tensor:
     """(k, l): takes captions nearest to their images, over all pairs, each as it is trusted."""
-    return _solved(*_products(captions, images, caption_of, image_of, trust))
+    return _solved(*_products(captions, images, caption_of, image_of, clean_probability))
 
 
-def _maps(
-    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, trust: Tensor, folds: Tensor
+def _fold_regressions(
+    captions: Tensor,
+    images: Tensor,
+    caption_of: Tensor,
+    image_of: Tensor,
+    clean_probability: Tensor,
+    folds: Tensor,
 ) -> list[Tensor]:
     """For each fold the (k, l) that takes captions nearest to their images, learned from the other folds."""
     products = []
     for fold in range(FOLDS):
         rows = folds == fold
-        products.append(_products(captions, images, caption_of[rows], image_of[rows], trust[rows]))
+        products.append(
+            _products(captions, images, caption_of[rows], image_of[rows], clean_probability[rows])
+        )
     squares, crossed = (reduce(add, each) for each in zip(*products, strict=True))
     return [_solved(squares - own, crossed - own_crossed) for own, own_crossed in products]
 
 
 def _products(
-    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, trust: Tensor
+    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, clean_probability: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Sums over pairs, each as it is trusted: captions with captions (k, k) and with images (k, l)."""
     given = captions[caption_of]  # (R, k)
-    weighted = given * trust[:, None].to(given)
+    weighted = given * clean_probability[:, None].to(given)
     return weighted.T @ given, weighted.T @ images[image_of]
 
 

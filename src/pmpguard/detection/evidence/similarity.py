@@ -2,12 +2,12 @@
 
 Some captions ("many green trees") score high with every image and some images with every caption, so a raw
 score says little. Standardising by what the same caption scores on the images in general, and the same image
-on the captions in general, takes that out. Deliberately wrong pairs go through exactly the same steps; they
-are the sample of f- that `mixture.py` holds fixed.
+on the captions in general, takes that out. Deliberately mismatched pairs go through exactly the same steps;
+they are the sample of f- that `mixture.py` holds fixed.
 
 A pair is a row: caption number `caption_of[row]` with image number `image_of[row]`. Equal captions share a
 number, and so do equal images. All draws come from numpy generators on the CPU, so every rank and every
-device sees the same wrong pairs.
+device sees the same mismatched pairs.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def pooled_evidence(
         return (captions[caption_numbers] * images[image_numbers]).sum(-1)  # (P,)
 
     pairs = pair_numbers(caption_of, image_of, len(captions), len(images))
-    wrong = draw_wrong_pairs(*pairs, mismatched_count, seed)
+    wrong = sample_null_numbers(*pairs, mismatched_count, seed)
     return _collect(cosines, pooled_statistics(captions, images), pairs, wrong, captions.device)
 
 
@@ -110,7 +110,7 @@ def sampled_evidence(
         by_image.mean(1),
         _safe_std(by_image.var(1, correction=0)),
     )
-    wrong = draw_wrong_pairs(*pairs, mismatched_count, seed)
+    wrong = sample_null_numbers(*pairs, mismatched_count, seed)
     return _collect(score_pairs, statistics, pairs, wrong, device, chunk)
 
 
@@ -137,7 +137,7 @@ def cosine_moments(queries: Tensor, gallery: Tensor, chunk: int = CHUNK) -> tupl
     return queries @ mean, torch.cat(variance).clamp(min=0)
 
 
-def draw_wrong_pairs(
+def sample_null_numbers(
     caption_of: Numbers,
     image_of: Numbers,
     count: int | None = None,
@@ -147,8 +147,8 @@ def draw_wrong_pairs(
     """The caption of one random pair with the image of another, never a combination that is labelled.
 
     Since equal captions share a number, an image never meets a caption equal to one of its own. `count` is by
-    default the number of pairs, but at least 20,000: the density of wrong pairs should not be the noisy part.
-    It may come out smaller where almost every draw is refused.
+    default the number of pairs, but at least 20,000: the density of mismatched pairs should not be the noisy
+    part. It may come out smaller where almost every draw is refused.
 
     Where scene classes are known (`image_labels` (images,), -1 for unknown) the two pairs are of different
     ones: a caption of the same class often fits, and pairs that fit are no sample of wrong ones.
@@ -168,11 +168,11 @@ def draw_wrong_pairs(
             break
     wrong = np.concatenate(kept)[:wanted]
     if not len(wrong) and image_labels is not None:
-        return draw_wrong_pairs(caption_of, image_of, count, seed)
+        return sample_null_numbers(caption_of, image_of, count, seed)
     if not len(wrong):
         raise DataError(
-            f"no wrong pair can be formed: each of the {images} images carries every caption",
-            fix="catching needs at least two images with different captions",
+            f"no mismatched pair can be formed: each of the {images} images carries every caption",
+            fix="detection needs at least two images with different captions",
         )
     return wrong // images, wrong % images
 
@@ -215,7 +215,7 @@ def _collect(
     device: torch.device | str,
     chunk: int = CHUNK,
 ) -> Evidence:
-    """Score and standardise the labelled and the wrong pairs the same way."""
+    """Score and standardise the labelled and the mismatched pairs the same way."""
 
     def standardised(captions: Tensor, images: Tensor) -> Tensor:
         return statistics.standardise(score_pairs(captions, images), captions, images)

@@ -1,6 +1,6 @@
-"""Third evidence that a caption belongs to its image: it says what is said of pictures that look alike.
+"""Third evidence that a caption belongs to its image: it says what is said of images that look alike.
 
-The captions of an image's nearest pictures, averaged, are what its caption should resemble. No caption of the
+The captions of an image's nearest images, averaged, are what its caption should resemble. No caption of the
 image itself takes part, so no pair judges itself, and one caption for each image is enough.
 """
 

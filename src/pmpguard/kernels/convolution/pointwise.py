@@ -82,9 +82,9 @@ def rows_of(features: Tensor) -> Tensor:
     return features.permute(0, 2, 3, 1).reshape(-1, features.shape[1])
 
 
-def like_picture(rows: Tensor, picture: Tensor) -> Tensor:
-    """(N h w, D) -> (N, D, h, w) with the N, h, w of another picture, the same memory."""
-    images, _, height, width = picture.shape
+def like_image(rows: Tensor, image: Tensor) -> Tensor:
+    """(N h w, D) -> (N, D, h, w) with the N, h, w of another image, the same memory."""
+    images, _, height, width = image.shape
     return rows.view(images, height, width, -1).permute(0, 3, 1, 2)
 
 
@@ -95,10 +95,10 @@ def run_forward(
     rows = rows_of(features)  # (R, C)
     if PRODUCTS == "matmul":
         if relu6:
-            result = like_picture(rows @ weight.T, features)
+            result = like_image(rows @ weight.T, features)
             bias_relu6.run_forward(result, bias, result)
             return result
-        result = like_picture(torch.addmm(bias.to(rows.dtype), rows, weight.T), features)
+        result = like_image(torch.addmm(bias.to(rows.dtype), rows, weight.T), features)
         return result if residual is None else result.add_(residual)
     from pmpguard.kernels.convolution.pointwise_triton import forward_kernel
 
@@ -114,13 +114,13 @@ def run_forward(
         BLOCK_R=block_r, BLOCK_O=block_o, BLOCK_I=block_i,
         num_warps=8 if block_o == 128 else 4, num_stages=LAUNCH["stages"],
     )  # fmt: skip
-    return like_picture(product, features)
+    return like_image(product, features)
 
 
 def run_backward(gradient: Tensor, features: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Gradient (N, D, h, w), features (N, C, h, w), weight (D, C) -> by features, by weight (D, C)."""
     grown, rows = rows_of(gradient), rows_of(features)  # (R, D), (R, C)
-    by_features = like_picture(grown @ weight, features)
+    by_features = like_image(grown @ weight, features)
     return by_features, grown.T @ rows if WEIGHT_PRODUCTS == "matmul" else weight_sums(grown, rows)
 
 

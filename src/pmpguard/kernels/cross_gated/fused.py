@@ -192,10 +192,10 @@ def pair_sums(operands: Operands) -> Tensor:
     captions, images = operands.captions, operands.images
     count, dim, width = captions.words.shape
     per_program = CAPTIONS_PER_PROGRAM[width]
-    groups, pictures = count // per_program, len(images.regions)
-    sums = torch.empty(count, pictures, 3, device=captions.words.device)
-    forward_kernel[(groups * pictures,)](
-        *operands.tensors(), sums, groups, pictures,
+    groups, pixels = count // per_program, len(images.regions)
+    sums = torch.empty(count, pixels, 3, device=captions.words.device)
+    forward_kernel[(groups * pixels,)](
+        *operands.tensors(), sums, groups, pixels,
         D=dim, L=width, N=images.regions.shape[2], BLOCK_D=CHUNK,
         CAPTIONS=per_program, GROUP=GROUP, **FORWARD_LAUNCH,
     )  # fmt: skip
@@ -211,25 +211,25 @@ def gradients(operands: Operands, sums: Tensor, incoming: Tensor, by_image: list
 
     captions, images = operands.captions, operands.images
     count, dim, width = captions.words.shape
-    pictures, _, columns = images.regions.shape
+    pixels, _, columns = images.regions.shape
     device = captions.words.device
     sizes = {"D": dim, "L": width, "N": columns, "BLOCK_D": CHUNK, **BACKWARD_LAUNCH}
     by_caption = [torch.zeros(count, dim, width, device=device) for _ in captions]
     rotated = rows_of(captions.rotated)  # (T * L, D)
-    at_once = max(1, min(pictures, GRADIENT_BYTES // (6 * count * width * columns)))
+    at_once = max(1, min(pixels, GRADIENT_BYTES // (6 * count * width * columns)))
     chunks = dim // CHUNK
-    for first in range(0, pictures, at_once):
-        some = min(at_once, pictures - first)
+    for first in range(0, pixels, at_once):
+        some = min(at_once, pixels - first)
         alphas = torch.empty(count, some, columns, width, dtype=torch.float16, device=device)
         betas = torch.empty_like(alphas)
         by_logits = torch.empty(count * width, some * columns, dtype=torch.float16, device=device)
         pair_kernel[(count, some)](
-            *operands.tensors(), sums, incoming, alphas, betas, by_logits, first, pictures, some, **sizes
+            *operands.tensors(), sums, incoming, alphas, betas, by_logits, first, pixels, some, **sizes
         )  # fmt: skip
         biases = operands.word_bias, operands.region_bias
         shared = (*captions[1:], *images, *biases, sums, incoming, alphas, betas)
-        word_kernel[(count, chunks)](*shared, *by_caption[1:], first, pictures, some, **sizes)
-        region_kernel[(some, chunks)](*shared, *by_image, first, pictures, some, count, **sizes)
+        word_kernel[(count, chunks)](*shared, *by_caption[1:], first, pixels, some, **sizes)
+        region_kernel[(some, chunks)](*shared, *by_image, first, pixels, some, count, **sizes)
         chosen = slice(first, first + some)
         by_rotated = wide_product(by_logits, rows_of(images.regions[chosen])).view(count, width, dim)
         by_caption[0] += by_rotated.transpose(1, 2)

@@ -1,4 +1,4 @@
-"""BiCro: soft labels from whether similar pictures have similar captions.
+"""BiCro: soft labels from whether similar images have similar captions.
 
 Reference: Yang et al., "BiCro: Noisy Correspondence Rectification for Multi-modality Data via Bi-directional
 Cross-modal Similarity Consistency", CVPR 2023. The soft margin is that of Huang et al., "Learning with Noisy
@@ -26,8 +26,8 @@ class BiCroSettings:
     """Published values, but for `negatives`.
 
     Args:
-        warm_up: epochs on the pairs of lowest loss in each batch.
-        warm_up_share: how many of them.
+        warmup_epochs: epochs on the pairs of lowest loss in each batch.
+        warmup_share: how many of them.
         margin: of every hinge; the largest soft margin.
         threshold: a pair is clean when the mixture gives it more than this.
         mixture_iterations: of EM.
@@ -38,8 +38,8 @@ class BiCroSettings:
         negatives: semi-hard, or the hardest of the original.
     """
 
-    warm_up: int = 10
-    warm_up_share: float = 0.3
+    warmup_epochs: int = 10
+    warmup_share: float = 0.3
     margin: float = 0.2
     threshold: float = 0.5
     mixture_iterations: int = 10
@@ -54,14 +54,14 @@ class BiCro(Method):
     """Triplets whose margin follows a soft label y of each pair.
 
     Once per epoch a beta mixture of the pairs' mean hinges splits the training set, and the best clean pairs
-    become anchors (y = 1). For any other pair, the anchor with the most similar picture is found: its caption
+    become anchors (y = 1). For any other pair, the anchor with the most similar image is found: its caption
     should be as similar to the pair's caption. The ratio of the two similarities, and the same from caption
-    to picture, give y.
+    to image, give y.
 
     Differs from the original:
       * Negatives are semi-hard. The original's hardest ones meet a similarity network after thousands of
         steps of warm-up. Cosines after a short one leave most pairs below their hardest negative, the more so
-        among look-alike scenes with several captions a picture, and collapse. Soft margins below the whole
+        among look-alike scenes with several captions a image, and collapse. Soft margins below the whole
         one make collapsing cheaper still, and a collapsed model finds every pair consistent.
       * One network instead of two that judge for each other: every peer here gets the same one model.
       * Anchors come from the whole training set, not from the batch, and labels are estimated once per epoch.
@@ -84,14 +84,14 @@ class BiCro(Method):
         self.register_buffer("soft_labels", torch.ones(pairs))
 
     def phase(self, epoch: int) -> int:
-        after = epoch - self.settings.warm_up
+        after = epoch - self.settings.warmup_epochs
         return 0 if after < 0 else 1 + (after >= self.settings.wrong_after)
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         settings, phase = self.settings, self.phase(batch.epoch)
         if phase == 0:
             hinges = mean_hinges(batch, settings.margin)  # (T,)
-            return {"warm_up": hinges * lowest(hinges.detach(), settings.warm_up_share)}
+            return {"warmup_epochs": hinges * lowest(hinges.detach(), settings.warmup_share)}
         margins = soft_margins(self.soft_labels[batch.rows], settings.margin, settings.curve)  # (T,)
         terms = hinge_terms(
             pooled_cosines(batch), batch.image_of, batch.targets > 0, margins, negatives=settings.negatives
@@ -102,7 +102,7 @@ class BiCro(Method):
 
     def begin_epoch(self, view: TrainingView) -> dict[str, float]:
         settings = self.settings
-        if view.epoch < settings.warm_up:
+        if view.epoch < settings.warmup_epochs:
             return {}
         hinges = measure_in_blocks(view, lambda block: mean_hinges(block, settings.margin))  # (N,)
         mixture = fit_beta_mixture(hinges.double().cpu().numpy(), settings.mixture_iterations)
@@ -138,7 +138,7 @@ def soft_margins(labels: Tensor, margin: float, curve: float) -> Tensor:
 def consistency(
     captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, anchors: Tensor
 ) -> Tensor:
-    """(N,) in [0, 1]: how well each pair agrees with the anchors nearest to its picture and to its caption.
+    """(N,) in [0, 1]: how well each pair agrees with the anchors nearest to its image and to its caption.
 
     captions (C, d) and images (I, d) are unit vectors, caption_of and image_of (N,) the pairs, anchors (A,)
     the rows of trusted pairs.

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pmpguard.losses.hinge import awareness_terms
+from pmpguard.losses.hinge import hinge_terms
 from pmpguard.methods.method import EncodedBatch, TrainingView, pooled_cosines
 from pmpguard.models.encoded import Encoded
-from pmpguard.stable_random import Draws
+from pmpguard.stable_random import StableRandom
 
 
 def measure_in_blocks(
@@ -27,7 +27,7 @@ def measure_in_blocks(
     compared in, and pooled embeddings alone. Which pairs meet depends on the view's seed and epoch.
     """
     pairs = len(view.caption_of)
-    order = Draws("blocks", view.seed, view.epoch).order(pairs)
+    order = StableRandom("blocks", view.seed, view.epoch).order(pairs)
     measured = view.captions.pooled.new_empty(pairs)
     for part in np.array_split(order, max(1, round(pairs / size))):
         rows = torch.from_numpy(part).to(view.caption_of.device)  # (T,)
@@ -57,4 +57,4 @@ def _pooled_only(pooled: Tensor) -> Encoded:
 
 def mean_hinges(batch: EncodedBatch, margin: float) -> Tensor:
     """(T,): the mean hinge of each pair over its negatives, both ways: a loss pairs are judged by."""
-    return awareness_terms(pooled_cosines(batch), batch.image_of, batch.targets > 0, margin, "mean")
+    return hinge_terms(pooled_cosines(batch), batch.image_of, batch.targets > 0, margin, "mean")

@@ -23,7 +23,7 @@ class DeclSettings:
     """Published values, but for `slope` and `offset`.
 
     Args:
-        warm_up: epochs in which every label is believed.
+        warmup_epochs: epochs in which every label is believed.
         slope: similarities are s = tanh(slope * cosine + offset).
         offset: what an unrelated pair has before tanh.
         temperature: evidence is exp(s / temperature).
@@ -34,7 +34,7 @@ class DeclSettings:
         harder_for: epochs over which it comes down to them from all negatives.
     """
 
-    warm_up: int = 5
+    warmup_epochs: int = 5
     slope: float = 2.0
     offset: float = -0.5
     temperature: float = 0.1
@@ -46,7 +46,7 @@ class DeclSettings:
 
 
 class Decl(Method):
-    """Each caption's evidence for the pictures of a batch makes a Dirichlet distribution, and the reverse.
+    """Each caption's evidence for the images of a batch makes a Dirichlet distribution, and the reverse.
 
     Its expected squared error to the label is minimised, and evidence for anything else is drawn to none. A
     hinge over ever harder negatives is added. From the end of the warm-up on, a pair whose own evidence is
@@ -60,7 +60,7 @@ class Decl(Method):
       * Negatives become harder by epoch (all count in the first, the fewest after `harder_for`), not by step:
         0.025 fewer per step, as theirs, takes about five epochs of Flickr30K, and would mean another schedule
         on every dataset.
-      * Pairs that share a picture or a caption string are not held against each other.
+      * Pairs that share a image or a caption string are not held against each other.
       * Terms are means over pairs; `hinge_weight` keeps the ratio of the original's sum and mean.
     """
 
@@ -95,7 +95,7 @@ class Decl(Method):
         }
 
     def begin_epoch(self, view: TrainingView) -> dict[str, float]:
-        if view.epoch < self.settings.warm_up:
+        if view.epoch < self.settings.warmup_epochs:
             return {}
         self.p_match.copy_(measure_in_blocks(view, self._share_of_own))
         return {"believed": float((self.p_match > 0.5).float().mean())}
@@ -148,13 +148,13 @@ def divergence_from_uniform(alpha: Tensor) -> Tensor:
 
 
 def own_share(evidence: Tensor, image_of: Tensor, positives: Tensor) -> Tensor:
-    """(T,): a pair's own evidence over the sum of it and its strongest rival's; above 1/2 when it is larger.
+    """(T,): a pair's own evidence over its sum with the strongest negative's; above 1/2 when it is larger.
 
     Two pairs support each other's change of partners by the evidence of each one's caption with the other's
-    picture, added; so a pair's own evidence counts twice.
+    image, added; so a pair's own evidence counts twice.
     """
     own = 2 * labelled(evidence, image_of)  # (T,)
-    crossed = evidence[:, image_of]  # (T, T): caption of one pair, picture of another
+    crossed = evidence[:, image_of]  # (T, T): caption of one pair, image of another
     allied = positives[:, image_of]
-    rival = (crossed + crossed.T).masked_fill(allied | allied.T, 0.0).amax(1)  # (T,)
-    return own / (own + rival)
+    negative = (crossed + crossed.T).masked_fill(allied | allied.T, 0.0).amax(1)  # (T,)
+    return own / (own + negative)

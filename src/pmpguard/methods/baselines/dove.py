@@ -1,4 +1,4 @@
-"""DOVE: scores oriented by a picture's regions, text read both ways (Ma et al., TGRS 2024).
+"""DOVE: scores oriented by a image's regions, text read both ways (Ma et al., TGRS 2024).
 
 Q. Ma, J. Pan, C. Bai, "Direction-Oriented Visual-semantic Embedding Model for Remote Sensing Image-text
 Retrieval", IEEE Transactions on Geoscience and Remote Sensing 62, 2024, arXiv 2310.08276.
@@ -9,8 +9,8 @@ Differs from the original:
   grid, not the boxes of a detector, which would be a second network that no other method has.
 * The two directions of text are attention to earlier and to later words instead of a GRU's, because the words
   come from a transformer already; the caption's pooled vector is added to what they give.
-* A caption is guided by every picture of the batch, never by its own alone.
-* Captions and pictures that share an id or a sentence are never negatives of each other.
+* A caption is guided by every image of the batch, never by its own alone.
+* Captions and images that share an id or a sentence are never negatives of each other.
 * Only the publication's abstract and others' summaries of it were at hand. The parts and the objective are
   theirs; how the attention layers are laid out, their heads and their dropout are ours, and `global_weight`
   is the value of a re-implementation, not checked against the publication.
@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pmpguard.losses.hinge import awareness_terms
+from pmpguard.losses.hinge import hinge_terms
 from pmpguard.methods.method import EncodedBatch, Method, pooled_cosines, ungated
 from pmpguard.models.config import HeadConfig, RetrieverConfig
 from pmpguard.models.heads.dove import DoveHead
@@ -55,7 +55,7 @@ class Dove(Method):
     Settings = DoveSettings
 
     @classmethod
-    def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
+    def model_config(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
         head = HeadConfig("dove", settings.attention_heads, settings.dropout)
         return ungated(replace(config, head=head, stages=settings.stages), "head")
 
@@ -69,4 +69,4 @@ class Dove(Method):
         }
 
     def _hinges(self, scores: Tensor, batch: EncodedBatch) -> Tensor:
-        return awareness_terms(scores, batch.image_of, batch.targets > 0, self.settings.margin, "sum")
+        return hinge_terms(scores, batch.image_of, batch.targets > 0, self.settings.margin, "sum")

@@ -12,7 +12,7 @@ Differs from the original:
 * The shared core applies its GELU; the released code computes it and drops the result.
 * The last linear layer and the temperature are trained too: only CLIP brings a pretrained linear layer.
 * A tower without pretrained weights (`tiny`) is not frozen: there would be nothing to keep.
-* Captions and pictures that share an id or a sentence are never negatives of each other in the triplet loss
+* Captions and images that share an id or a sentence are never negatives of each other in the triplet loss
   (the original excludes the diagonal only), and it is a mean over pairs of sums over negatives, so that its
   weight does not grow with the square of the batch.
 * The model is selected on the validation split; the original selects on the test split.
@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from pmpguard.losses.infonce import aggregation_terms
+from pmpguard.losses.infonce import infonce_terms
 from pmpguard.methods.method import EncodedBatch, Method, labelled, pooled_cosines, ungated
 from pmpguard.models.config import AdapterConfig, RetrieverConfig
 
@@ -61,7 +61,7 @@ class Harma(Method):
     Settings = HarmaSettings
 
     @classmethod
-    def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
+    def model_config(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
         adapters = AdapterConfig(
             "harma", settings.adapter_width, settings.attention_heads, settings.gate, settings.place
         )
@@ -78,7 +78,7 @@ class Harma(Method):
             cosines, batch.image_of, batch.targets > 0, settings.margin, settings.focus
         )
         return {
-            "infonce": aggregation_terms(cosines / self.temperature, batch.targets, batch.image_of),
+            "infonce": infonce_terms(cosines / self.temperature, batch.targets, batch.image_of),
             "triplet": settings.triplet_weight * triplet,
         }
 
@@ -94,8 +94,8 @@ def adaptive_triplet_terms(
     own = labelled(scores, image_of)[:, None]  # (T, 1)
     negative = ~positives.scatter(1, image_of[:, None], True)  # (T, I)
 
-    def focused(rivals: Tensor, allowed: Tensor) -> Tensor:
-        hinge = (margin + rivals - own).clamp(min=0) * allowed  # (T, K)
+    def focused(negatives: Tensor, allowed: Tensor) -> Tensor:
+        hinge = (margin + negatives - own).clamp(min=0) * allowed  # (T, K)
         return (hinge * (1 - (-hinge).exp()) ** focus).sum(1)
 
     return (focused(scores, negative) + focused(scores.T[image_of], negative.T[image_of])) / 2

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pmpguard.detection.beta_mixture import fit_beta_mixture
-from pmpguard.losses.infonce import aggregation_terms
+from pmpguard.losses.infonce import infonce_terms
 from pmpguard.losses.optimal_transport import partial_plan
 from pmpguard.losses.triplet import HardNegatives, hinge_terms
 from pmpguard.methods.baselines.blocks import mean_hinges, measure_in_blocks
@@ -30,7 +30,7 @@ class L2rmSettings:
     """Published values, but for `negatives` and `mixture_iterations`.
 
     Args:
-        warm_up: epochs of symmetric cross-entropy on all pairs.
+        warmup_epochs: epochs of symmetric cross-entropy on all pairs.
         temperature: of every softmax.
         margin: of the triplet loss on clean pairs and of the loss pairs are judged by.
         threshold: a pair is clean when the mixture gives it more than this.
@@ -45,7 +45,7 @@ class L2rmSettings:
         negatives: of the triplet loss: semi-hard, or the hardest of the original.
     """
 
-    warm_up: int = 5
+    warmup_epochs: int = 5
     temperature: float = 0.05
     margin: float = 0.2
     threshold: float = 0.5
@@ -60,10 +60,10 @@ class L2rmSettings:
 
 
 class L2rm(Method):
-    """Clean pairs train by triplets; the captions and pictures of the others are matched anew in each batch.
+    """Clean pairs train by triplets; the captions and images of the others are matched anew in each batch.
 
     After the warm-up a beta mixture of the pairs' mean hinges splits the training set once per epoch. Among
-    the wrong pairs of a batch, a partial transport plan says which caption goes with which picture; the
+    the mismatched pairs of a batch, a partial transport plan says which caption goes with which image; the
     softmax of their similarities is drawn to it by a symmetric Kullback-Leibler divergence. The transport's
     cost is a learned function of the similarities, taught to be low on clean pairs.
 
@@ -71,12 +71,13 @@ class L2rm(Method):
       * Negatives of the triplets are semi-hard. The original's hardest ones meet a similarity network after
         thousands of steps of warm-up; cosines after a short one, among look-alike scenes, collapse.
       * No knowledge that noise was injected: see `oracle_diagonal`.
-      * Clean and wrong pairs share batches, because the loop deals them; clean pairs have the whole batch as
-        negatives, rematching happens among its wrong pairs alone, without a queue of earlier pictures (which
-        the original makes as long as its batch).
-      * The cost layer. Theirs multiplies a picture's similarities to the 128 captions of a batch by a
+      * Clean and mismatched pairs share batches, because the loop deals them; clean pairs have the whole
+      batch as
+        negatives, rematching happens among its mismatched pairs alone, without a queue of earlier images
+        (which the original makes as long as its batch).
+      * The cost layer. Theirs multiplies a image's similarities to the 128 captions of a batch by a
         128 x 128 matrix, started at ReLU(1 - s), although a place in a batch means nothing; ours has what is
-        left of such a matrix if order must not matter: a weight on s, one on the picture's mean similarity,
+        left of such a matrix if order must not matter: a weight on s, one on the image's mean similarity,
         and a bias. It learns from all clean pairs of a batch instead of a few planted among others.
       * The mixture is fitted by matched moments from a fixed start; theirs leaves the fit to a library.
       * Terms are means over pairs; `rematch_weight` keeps the ratio of the original's mean and sum.
@@ -95,14 +96,14 @@ class L2rm(Method):
         self.cost_change = nn.Parameter(torch.zeros(3))
 
     def phase(self, epoch: int) -> int:
-        return int(epoch >= self.settings.warm_up)
+        return int(epoch >= self.settings.warmup_epochs)
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         settings = self.settings
         scores = pooled_cosines(batch)  # (T, I)
         logits = scores / settings.temperature
-        if batch.epoch < settings.warm_up:
-            return {"warm_up": symmetric_cross_entropy(logits, batch.targets, batch.image_of)}
+        if batch.epoch < settings.warmup_epochs:
+            return {"warmup_epochs": symmetric_cross_entropy(logits, batch.targets, batch.image_of)}
         clean = (self.p_match[batch.rows] > settings.threshold).to(scores.dtype)  # (T,)
         triplets = hinge_terms(
             scores, batch.image_of, batch.targets > 0, settings.margin, negatives=settings.negatives
@@ -130,7 +131,7 @@ class L2rm(Method):
         )  # fmt: skip
 
     def begin_epoch(self, view: TrainingView) -> dict[str, float]:
-        if view.epoch < self.settings.warm_up:
+        if view.epoch < self.settings.warmup_epochs:
             return {}
         hinges = measure_in_blocks(view, lambda block: mean_hinges(block, self.settings.margin))  # (N,)
         mixture = fit_beta_mixture(hinges.double().cpu().numpy(), self.settings.mixture_iterations)
@@ -151,7 +152,7 @@ def symmetric_cross_entropy(logits: Tensor, targets: Tensor, image_of: Tensor) -
     missed_rows = (logits.softmax(1) * negatives).sum(1)  # (T,)
     missed_columns = (logits.softmax(0) * negatives).sum(0)  # (I,)
     reverse = -math.log(_LEAST_LABEL) * (missed_rows + missed_columns[image_of]) / 2
-    return aggregation_terms(logits, targets, image_of) + reverse
+    return infonce_terms(logits, targets, image_of) + reverse
 
 
 def transport_cost(scores: Tensor, change: Tensor) -> Tensor:

@@ -7,17 +7,17 @@ from typing import Any
 
 from torch import Tensor
 
-from pmpguard.losses.hinge import Negatives, awareness_terms
+from pmpguard.losses.hinge import Negatives, hinge_terms
 from pmpguard.methods.method import EncodedBatch, Method, boundary_progress, trained_awareness, ungated
 from pmpguard.models.config import RetrieverConfig
 
 
 @dataclass(frozen=True)
 class NaafSettings:
-    """`warm_up` epochs use the mean over negatives instead of the hardest one."""
+    """`warmup_epochs` epochs use the mean over negatives instead of the hardest one."""
 
     margin: float = 0.2
-    warm_up: int = 1
+    warmup_epochs: int = 1
 
 
 class Naaf(Method):
@@ -31,17 +31,17 @@ class Naaf(Method):
     Settings = NaafSettings
 
     @classmethod
-    def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
-        return ungated(config, "S")
+    def model_config(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
+        return ungated(config, "awareness")
 
     def phase(self, epoch: int) -> int:
-        return int(epoch >= self.settings.warm_up)
+        return int(epoch >= self.settings.warmup_epochs)
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         scores = trained_awareness(batch, self.retriever.boundary)  # (T, I)
-        negatives: Negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
+        negatives: Negatives = "mean" if batch.epoch < self.settings.warmup_epochs else "hardest"
         return {
-            "awareness": awareness_terms(
+            "awareness": hinge_terms(
                 scores, batch.image_of, batch.targets > 0, self.settings.margin, negatives
             )
         }

@@ -5,14 +5,14 @@ ACM Multimedia 2023.
 
 Differs from the original:
 
-* The prior. Theirs is a ResNet-50 trained on the AID scenes, whose pictures include test pictures of RSICD: a
+* The prior. Theirs is a ResNet-50 trained on the AID scenes, whose images include test images of RSICD: a
   leak. Ours is a linear classifier of scenes on the encoder's mean region, trained on the scene labels of the
   training split only, and detached on both sides: it teaches the encoder nothing, and retrieval teaches it
-  nothing. Without labels, clusters of the untrained model's picture embeddings take their place.
+  nothing. Without labels, clusters of the untrained model's image embeddings take their place.
 * Encoders: those of this comparison instead of Swin-T and BERT. The pooled vector stands where [CLS] stood.
 * Words attend to real words only; the original lets them attend to padding.
-* Affiliation: captions choose among the picture centres as pictures do among the caption centres. The
-  released code lets each picture centre choose one caption, against the other captions of its own class.
+* Affiliation: captions choose among the image centres as images do among the caption centres. The
+  released code lets each image centre choose one caption, against the other captions of its own class.
   Centres are those of the whole batch, not of one GPU's part.
 * The model is selected on the validation split; the original selects on the test split.
 """
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from pmpguard.errors import ConfigError
-from pmpguard.losses.infonce import aggregation_terms
+from pmpguard.losses.infonce import infonce_terms
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView, pooled_cosines, ungated
 from pmpguard.models.config import HeadConfig, RetrieverConfig
 from pmpguard.models.encoders.projection import masked_mean, unit
@@ -36,7 +36,7 @@ from pmpguard.models.heads.pir import PirHead
 from pmpguard.models.retriever import Retriever
 
 UNKNOWN = -1
-_CLUSTERED = 20_000  # pictures that decide where the clusters lie
+_CLUSTERED = 20_000  # images that decide where the clusters lie
 _ROUNDS = 20
 
 
@@ -45,11 +45,11 @@ class PirSettings:
     """Published values, but for `scenes` and `classes`.
 
     Args:
-        scenes: where scene classes come from: `labels` of the training split, `clusters` of its pictures, or
+        scenes: where scene classes come from: `labels` of the training split, `clusters` of its images, or
             `auto`, labels where the dataset has any and clusters where not.
         classes: room for scene classes; the number of clusters.
         keep: share of the tokens that the prior keeps (40 of 50).
-        instructions: guided layers for pictures.
+        instructions: guided layers for images.
         cycles: guided layers for captions.
         attention_heads: of all layers.
         dropout: of all layers.
@@ -80,7 +80,7 @@ class Pir(Method):
         self.log_centre_temperature = nn.Parameter(torch.tensor(math.log(retriever.config.temperature)))
 
     @classmethod
-    def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
+    def model_config(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
         head = HeadConfig(
             "pir",
             settings.attention_heads,
@@ -107,9 +107,7 @@ class Pir(Method):
         )
         logits = self.head.scene_logits(batch.images)[batch.image_of]  # (T, classes)
         return {
-            "infonce": aggregation_terms(
-                pooled_cosines(batch) / self.temperature, batch.targets, batch.image_of
-            ),
+            "infonce": infonce_terms(pooled_cosines(batch) / self.temperature, batch.targets, batch.image_of),
             "affiliation": self.settings.affiliation_weight * affiliation,
             "scene": F.cross_entropy(logits, scenes, ignore_index=UNKNOWN, reduction="none"),
         }
@@ -121,14 +119,14 @@ class Pir(Method):
         labels = self._labels(view)
         self.scene_of.copy_(labels.to(self.scene_of.device)[view.image_of])
         known = labels[labels != UNKNOWN]
-        return {"scenes": float(len(set(known.tolist()))), "pictures_with_scene": len(known) / len(labels)}
+        return {"scenes": float(len(set(known.tolist()))), "images_with_scene": len(known) / len(labels)}
 
     def _labels(self, view: TrainingView) -> Tensor:
-        """(pictures,): the scene class of each training picture, -1 where unknown."""
+        """(images,): the scene class of each training image, -1 where unknown."""
         settings, given = self.settings, view.image_labels
         labelled = given is not None and bool((given != UNKNOWN).any())
         if settings.scenes == "clusters" or (settings.scenes == "auto" and not labelled):
-            vectors = unit(masked_mean(view.images.fragments, view.images.mask))  # (pictures, d)
+            vectors = unit(masked_mean(view.images.fragments, view.images.mask))  # (images, d)
             return cluster(vectors, settings.classes, view.seed)
         if given is None or not labelled:
             raise ConfigError(
@@ -145,7 +143,7 @@ class Pir(Method):
 
 
 def affiliation_terms(images: Tensor, texts: Tensor, scenes: Tensor, temperature: Tensor) -> Tensor:
-    """(T,): each pair's picture against the caption centres of the batch's scenes, and the reverse.
+    """(T,): each pair's image against the caption centres of the batch's scenes, and the reverse.
 
     images, texts (T, d), one row per pair; scenes (T,), -1 for a pair that is a scene of its own. A scene
     stands in the denominator as often as it has pairs.
@@ -155,8 +153,8 @@ def affiliation_terms(images: Tensor, texts: Tensor, scenes: Tensor, temperature
     shares = same.to(images.dtype)
     shares = shares / shares.sum(1, keepdim=True)  # (T, T)
     to_captions = images @ (shares @ texts).T / temperature  # (T, T)
-    to_pictures = texts @ (shares @ images).T / temperature
-    return -(to_captions.log_softmax(1).diagonal() + to_pictures.log_softmax(1).diagonal()) / 2
+    to_images = texts @ (shares @ images).T / temperature
+    return -(to_captions.log_softmax(1).diagonal() + to_images.log_softmax(1).diagonal()) / 2
 
 
 def cluster(vectors: Tensor, count: int, seed: int) -> Tensor:
@@ -165,7 +163,7 @@ def cluster(vectors: Tensor, count: int, seed: int) -> Tensor:
     sample = vectors[torch.randperm(len(vectors), generator=generator)[:_CLUSTERED].to(vectors.device)]
     chosen = [sample[0]]
     nearest = sample @ chosen[0]  # (S,) cosine with the nearest centre so far
-    for _ in range(min(count, len(sample)) - 1):  # start with pictures unlike each other
+    for _ in range(min(count, len(sample)) - 1):  # start with images unlike each other
         chosen.append(sample[nearest.argmin()])
         nearest = torch.maximum(nearest, sample @ chosen[-1])
     centres = torch.stack(chosen)  # (K, d)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pmpguard.losses.triplet import rivals
+from pmpguard.losses.triplet import own_and_negatives
 from pmpguard.methods.method import EncodedBatch, Method, pooled_cosines
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
@@ -20,7 +20,7 @@ from pmpguard.models.retriever import Retriever
 
 @dataclass(frozen=True)
 class RrsitrSettings:
-    """Published values, but for `words` and `warm_up`.
+    """Published values, but for `words` and `warmup_epochs`.
 
     Args:
         scale: similarities are multiplied by it before every softmax (a temperature of 0.05).
@@ -31,7 +31,7 @@ class RrsitrSettings:
         margin: sigma, the least margin of the triplet loss on noisy pairs.
         words: fragments' similarities are multiplied by its root, as if those of so many words were added up.
         reference_batch: batch size both limits are meant for.
-        warm_up: epochs in which every pair counts fully; for encoders that do not start aligned.
+        warmup_epochs: epochs in which every pair counts fully; for encoders that do not start aligned.
     """
 
     scale: float = 20.0
@@ -42,7 +42,7 @@ class RrsitrSettings:
     margin: float = 0.6
     words: int = 6
     reference_batch: int = 100
-    warm_up: int = 0
+    warmup_epochs: int = 0
 
 
 class Rrsitr(Method):
@@ -55,13 +55,13 @@ class Rrsitr(Method):
     Differs from the original:
       * Limits follow the batch: l of a guess grows with the logarithm of the batch size, and 18 is a little
         under that of a guess among the original's 100 pairs (18.4); a batch of 100 has exactly theirs.
-      * The fragments' similarity is the root mean square of the cosines of a caption's words and a picture's
+      * The fragments' similarity is the root mean square of the cosines of a caption's words and a image's
         regions, times the root of `words`. Theirs is the root of the sum over 77 words, padding included, and
         49 regions: made for the tokens of an aligned CLIP, whose cosines hardly differ, it is far too sharp
         to start training with, while the plain mean is so flat that under heavy noise every pair looks noisy.
       * The self-paced regulariser is left out: it is a function of weights held fixed, and has no gradient.
-      * Pairs that share a picture or a caption string are not held against each other, nor for each other: a
-        pair's loss is its own, or the wrong captions of a picture would make its right one look wrong.
+      * Pairs that share a image or a caption string are not held against each other, nor for each other: a
+        pair's loss is its own, or the wrong captions of a image would make its right one look wrong.
     """
 
     name = "rrsitr"
@@ -75,7 +75,7 @@ class Rrsitr(Method):
         self.register_buffer("p_match", torch.ones(pairs))
 
     def phase(self, epoch: int) -> int:
-        return int(epoch >= self.settings.warm_up)
+        return int(epoch >= self.settings.warmup_epochs)
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         settings, targets, image_of = self.settings, batch.targets, batch.image_of
@@ -90,7 +90,7 @@ class Rrsitr(Method):
         level = losses.detach()
         reliability = paced_weights(level, noisy_from)  # (T,)
         self.p_match.index_copy_(0, batch.rows, reliability.to(self.p_match))
-        if batch.epoch < settings.warm_up:
+        if batch.epoch < settings.warmup_epochs:
             return {"paced": losses}
         weights = torch.where(
             level < clean_below, paced_weights(level, clean_below), settings.ambiguous_weight * reliability
@@ -117,11 +117,11 @@ def batch_factor(captions: int, images: int, reference: int) -> float:
 def own_terms(logits: Tensor, image_of: Tensor, positives: Tensor) -> Tensor:
     """(T,): -log of the probability of each pair among it and its negatives, row and column added.
 
-    Other positives of the caption or of the picture take no part: a pair is judged by itself alone.
+    Other positives of the caption or of the image take no part: a pair is judged by itself alone.
     """
-    own, rows, _ = rivals(logits, image_of, positives)
+    own, rows, _ = own_and_negatives(logits, image_of, positives)
     against_rows = rows.logsumexp(1)  # (T,) of each caption's negatives
-    against_columns = rows.T.logsumexp(1)[image_of]  # (T,) of its picture's
+    against_columns = rows.T.logsumexp(1)[image_of]  # (T,) of its image's
     return torch.logaddexp(own, against_rows) + torch.logaddexp(own, against_columns) - 2 * own
 
 
@@ -131,7 +131,7 @@ def paced_weights(losses: Tensor, limit: float) -> Tensor:
 
 
 def fragment_similarities(texts: Encoded, images: Encoded) -> Tensor:
-    """(T, I): the root mean square of the cosines between a caption's words and a picture's regions."""
+    """(T, I): the root mean square of the cosines between a caption's words and a image's regions."""
     words = texts.fragments * texts.mask[:, :, None]  # (T, m, d)
     regions = images.fragments * images.mask[:, :, None]  # (I, n, d)
     cosines = words.flatten(0, 1) @ regions.flatten(0, 1).T  # (T m, I n)
@@ -142,10 +142,10 @@ def fragment_similarities(texts: Encoded, images: Encoded) -> Tensor:
 
 
 def growing_margin_terms(scores: Tensor, image_of: Tensor, positives: Tensor, margin: float) -> Tensor:
-    """(T,): [margin (1 + [rival - own]+) + rival - own]+ with the hardest rival, both ways, added."""
-    own, rows, columns = rivals(scores, image_of, positives)
+    """(T,): [margin (1 + [negative - own]+) + negative - own]+ with the hardest negative, both ways."""
+    own, rows, columns = own_and_negatives(scores, image_of, positives)
     terms = torch.zeros_like(own)
-    for rival in (rows.amax(1), columns.amax(1)):  # (T,)
-        ahead = rival - own
+    for negative in (rows.amax(1), columns.amax(1)):  # (T,)
+        ahead = negative - own
         terms = terms + (margin * (1 + ahead.clamp(min=0)) + ahead).clamp(min=0)
     return terms

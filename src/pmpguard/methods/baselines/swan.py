@@ -14,7 +14,7 @@ Differs from the original:
 * Layer normalisation instead of batch normalisation: an embedding must not depend on its batch.
 * Attention scores are not rounded down, and a caption is the mean of its words and phrases. The released code
   rounds, and reads the last word alone, so that phrases have no effect on it.
-* Captions and pictures that share an id or a sentence are never negatives of each other.
+* Captions and images that share an id or a sentence are never negatives of each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pmpguard.losses.hinge import awareness_terms
+from pmpguard.losses.hinge import hinge_terms
 from pmpguard.methods.method import EncodedBatch, Method, pooled_cosines, ungated
 from pmpguard.models.config import HeadConfig, RetrieverConfig
 
@@ -46,12 +46,12 @@ class Swan(Method):
     Settings = SwanSettings
 
     @classmethod
-    def shape(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
+    def model_config(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
         head = HeadConfig("swan", settings.attention_heads, settings.dropout)
         return ungated(replace(config, head=head, stages=settings.stages), "pooled")
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
-        terms = awareness_terms(
+        terms = hinge_terms(
             pooled_cosines(batch), batch.image_of, batch.targets > 0, self.settings.margin, "sum"
         )
         return {"triplet": terms}

@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pmpguard.losses.hinge import Negatives, awareness_terms
+from pmpguard.losses.hinge import Negatives, hinge_terms
 from pmpguard.methods.method import EncodedBatch, Method, pooled_cosines
 
 
 @dataclass(frozen=True)
 class VseSettings:
-    """`warm_up` epochs use the mean over negatives; from scratch the hardest ones collapse the embedding."""
+    """Until `warmup_epochs` the mean over negatives: from scratch the hardest ones collapse the embedding."""
 
     margin: float = 0.2
-    warm_up: int = 1
+    warmup_epochs: int = 1
 
 
 class Vse(Method):
     """Hinge between each pair and its hardest negative, both ways.
 
-    Differs from the original: positives by picture or equal string are never negatives, and the first epoch
+    Differs from the original: positives by image or equal string are never negatives, and the first epoch
     averages over the negatives.
     """
 
@@ -29,11 +29,11 @@ class Vse(Method):
     Settings = VseSettings
 
     def phase(self, epoch: int) -> int:
-        return int(epoch >= self.settings.warm_up)
+        return int(epoch >= self.settings.warmup_epochs)
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
-        negatives: Negatives = "mean" if batch.epoch < self.settings.warm_up else "hardest"
-        terms = awareness_terms(
+        negatives: Negatives = "mean" if batch.epoch < self.settings.warmup_epochs else "hardest"
+        terms = hinge_terms(
             pooled_cosines(batch), batch.image_of, batch.targets > 0, self.settings.margin, negatives
         )
         return {"triplet": terms}

@@ -1,4 +1,4 @@
-"""Pictures to unit vectors: any vision backbone behind one interface."""
+"""Images to unit vectors: any vision backbone behind one interface."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from pmpguard.models.encoders.pretrained import (
     IMAGENET_MEAN,
     IMAGENET_STD,
     build_tower,
+    image_statistics,
     load_tower,
-    picture_statistics,
 )
 from pmpguard.models.encoders.projection import Projection
 from pmpguard.models.encoders.tiny import TinyVision
@@ -63,15 +63,15 @@ class EncoderOptions:
 
 
 DEFAULT_OPTIONS = EncoderOptions()
-PICTURES_AT_ONCE = 4  # on a core, by convolutions: what they make of 224 pixels about fits its cache
+IMAGES_AT_ONCE = 4  # on a core, by convolutions: what they make of 224 pixels about fits its cache
 
 
 class ImageEncoder(nn.Module):
-    """Pixels (N, 3, s, s) to `Encoded`: a vector per picture and per region of a square grid.
+    """Pixels (N, 3, s, s) to `Encoded`: a vector per image and per region of a square grid.
 
     `tokens` runs the backbone and `project` the last linear layer, so the tokens of a frozen backbone can be
     computed once and kept. Batch normalisation uses its stored statistics in training too unless
-    `freeze_norm` is off: otherwise a picture's embedding would depend on the rest of its batch.
+    `freeze_norm` is off: otherwise a image's embedding would depend on the rest of its batch.
     """
 
     centre: Tensor
@@ -111,7 +111,7 @@ class ImageEncoder(nn.Module):
 
     @property
     def grid(self) -> int:
-        """Regions along each side of the picture."""
+        """Regions along each side of the image."""
         return math.isqrt(self.regions)
 
     def train(self, mode: bool = True) -> ImageEncoder:
@@ -156,12 +156,12 @@ class ImageEncoder(nn.Module):
         return Encoded(pooled, regions, mask)
 
     def _read(self, pixels: Tensor) -> Any:
-        """The backbone's output. A CPU's convolutions are about twice as fast on a few pictures at a time."""
+        """The backbone's output. A CPU's convolutions are about twice as fast on a few images at a time."""
         on_cpu = pixels.device.type == "cpu" and not torch.is_grad_enabled()
-        alone = not self.backbone.training and self.stage_tap is None  # no picture has to do with another
+        alone = not self.backbone.training and self.stage_tap is None  # no image has to do with another
         if on_cpu and alone and isinstance(self.backbone, InvertedResidualNet) and len(pixels):
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-            return torch.cat(on_every_core(self.backbone, torch.split(pixels, PICTURES_AT_ONCE)))
+            return torch.cat(on_every_core(self.backbone, torch.split(pixels, IMAGES_AT_ONCE)))
         return self.backbone(pixels, **self.arguments)
 
     def project(self, tokens: Encoded) -> Encoded:
@@ -218,7 +218,7 @@ def pretrained_image_encoder(
         load_exactly(backbone, mobilenet_v2_weights(read_foreign_weights(path)), str(path))
         return ImageEncoder(architecture, dim, options, backbone)
     tower = load_tower(name, "vision", allow_download=allow_download)
-    mean, std = picture_statistics(name, tower.settings["model_type"])
+    mean, std = image_statistics(name, tower.settings["model_type"])
     architecture = ImageArchitecture("huggingface", tower.settings, image_size, mean, std, stages)
     encoder = ImageEncoder(architecture, dim, options, tower.backbone)
     if tower.projection is not None and len(tower.projection) == dim:
@@ -228,7 +228,7 @@ def pretrained_image_encoder(
 
 
 def forward_arguments(backbone: nn.Module, image_size: int) -> dict[str, bool]:
-    """ViTs read pictures of another size than they were trained on only when asked to."""
+    """ViTs read images of another size than they were trained on only when asked to."""
     trained = getattr(getattr(backbone, "config", None), "image_size", image_size)
     takes = "interpolate_pos_encoding" in inspect.signature(backbone.forward).parameters
     return {"interpolate_pos_encoding": True} if takes and trained != image_size else {}

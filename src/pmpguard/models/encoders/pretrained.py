@@ -88,7 +88,7 @@ def load_tokenizer(name: str, *, allow_download: bool = False) -> Tokenizer:
     return Tokenizer.from_json(rules.to_str(), str(name), pad_id=tokenizer.pad_token_id)
 
 
-def picture_statistics(name: str, model_type: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def image_statistics(name: str, model_type: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation the vision model was trained with: its own file's, else its family's."""
     from pmpguard.files import read_json
 

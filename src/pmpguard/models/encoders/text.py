@@ -142,7 +142,7 @@ def attention_mask(mask: Tensor, direction: str) -> Tensor:
 def pretrained_text_encoder(
     name: str,
     dim: int,
-    max_words: int,
+    max_tokens: int,
     options: EncoderOptions = DEFAULT_OPTIONS,
     *,
     tokenizer: Tokenizer | None = None,
@@ -152,7 +152,7 @@ def pretrained_text_encoder(
     if name == "tiny":
         if tokenizer is None:
             raise ConfigError("the tiny text encoder has no words yet", fix="give it the training captions")
-        settings = {"vocabulary": tokenizer.size, "max_words": max_words}
+        settings = {"vocabulary": tokenizer.size, "max_tokens": max_tokens}
         architecture = TextArchitecture("tiny", settings, tokenizer.prefix, tokenizer.suffix)
         return TextEncoder(architecture, dim, options), tokenizer
     if name == "minilm-l6":
@@ -160,9 +160,9 @@ def pretrained_text_encoder(
         name = str(config.parent)
     tower = load_tower(name, "text", allow_download=allow_download)
     tokenizer = load_tokenizer(name, allow_download=allow_download)
-    room = tower.settings.get("max_position_embeddings", max_words + 2) - tokenizer.prefix - tokenizer.suffix
-    if max_words > room:
-        raise ConfigError(f"max_words is {max_words}", fix=f"{name} reads at most {room} word pieces")
+    room = tower.settings.get("max_position_embeddings", max_tokens + 2) - tokenizer.prefix - tokenizer.suffix
+    if max_tokens > room:
+        raise ConfigError(f"max_tokens is {max_tokens}", fix=f"{name} reads at most {room} tokens")
     architecture = TextArchitecture("huggingface", tower.settings, tokenizer.prefix, tokenizer.suffix)
     encoder = TextEncoder(architecture, dim, options, tower.backbone)
     if tower.projection is not None and len(tower.projection) == dim:

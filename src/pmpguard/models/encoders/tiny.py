@@ -1,4 +1,4 @@
-"""The `tiny` pair of backbones: trained from scratch on small pictures, fast on two processor cores."""
+"""The `tiny` pair of backbones: trained from scratch on small images, fast on two processor cores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 class TinyVision(nn.Module):
     """Five convolutions from pixels to a grid of regions, one per `stride` (8 or 16) pixels each way.
 
-    Group normalisation looks at one picture at a time, so an embedding never depends on the batch. The stem
+    Group normalisation looks at one image at a time, so an embedding never depends on the batch. The stem
     goes without: it holds almost half of all activations, and normalising them nearly doubles the time.
     A learned position per region lets "top left" mean something. 16 pixels are the default because scoring
     pairs costs more than encoding them: with 64 regions instead of 16, training takes 2.5 times as long.
@@ -53,11 +53,11 @@ class TinyText(nn.Module):
     """Word and position embeddings and light self-attention layers that see both ways but no padding."""
 
     def __init__(
-        self, vocabulary: int, max_words: int, width: int = 128, layers: int = 2, heads: int = 4
+        self, vocabulary: int, max_tokens: int, width: int = 128, layers: int = 2, heads: int = 4
     ) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, width)
-        self.positions = nn.Parameter(torch.randn(max_words, width) * 0.02)
+        self.positions = nn.Parameter(torch.randn(max_tokens, width) * 0.02)
         self.layers = nn.ModuleList(SelfAttentionLayer(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         nn.init.normal_(self.words.weight, std=0.1)

@@ -1,9 +1,9 @@
-"""The head of DOVE: captions read in both directions, and scores oriented by a picture's regions.
+"""The head of DOVE: captions read in both directions, and scores oriented by a image's regions.
 
-The score of a pair is the cosine of two vectors. The picture's: its pooled vector after attention to its own
-regions. The caption's: its pooled vector plus its words, weighed by what the picture's mean region asks for.
-So the second belongs to a pair, and every caption is scored with every picture: were only labelled pairs
-guided, a caption would carry the picture it is compared with. Scoring drops nothing out at random, because
+The score of a pair is the cosine of two vectors. The image's: its pooled vector after attention to its own
+regions. The caption's: its pooled vector plus its words, weighed by what the image's mean region asks for.
+So the second belongs to a pair, and every caption is scored with every image: were only labelled pairs
+guided, a caption would carry the image it is compared with. Scoring drops nothing out at random, because
 every process of a distributed run must compute the same scores.
 
 Guided captions are never formed. With words f_1..f_m after W_v, pooled g and weights a of one pair,
@@ -31,7 +31,7 @@ from pmpguard.models.heads.head import Head, widened
 class DoveHead(Head):
     """Digging text genome assistant (captions) and regional-oriented attention (pairs).
 
-    The encoded items hold what the global constraint compares: pictures as they are, captions after their two
+    The encoded items hold what the global constraint compares: images as they are, captions after their two
     flows. `score` is the regional-oriented score.
     """
 
@@ -57,12 +57,12 @@ class DoveHead(Head):
         return 4 * texts.mask.shape[1] + 4
 
     def fused(self, images: Encoded) -> Tensor:
-        """Intra-modal fusion: unit vectors (I, d), each picture's pooled vector with its regions' support."""
+        """Intra-modal fusion: unit vectors (I, d), each image's pooled vector with its regions' support."""
         whole, regions = widened(images.pooled)[:, None], widened(images.fragments)
         return unit(self.fuse(whole, whole, regions, images.mask)[:, 0])
 
     def regional(self, images: Encoded) -> Tensor:
-        """The mean region of each picture, stretched: (I, d)."""
+        """The mean region of each image, stretched: (I, d)."""
         return widened(unit(masked_mean(images.fragments, images.mask)))
 
     def guided_cosines(self, texts: Encoded, regional: Tensor, fused: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ class Head(nn.Module):
         return encoded
 
     def score(self, texts: Encoded, images: Encoded) -> Tensor:
-        """(T, I) with gradient: how well captions and pictures match, by ranking `head`."""
+        """(T, I) with gradient: how well captions and images match, by ranking `head`."""
         return texts.pooled @ images.pooled.T
 
     def floats_per_pair(self, texts: Encoded, images: Encoded) -> int:

@@ -21,7 +21,7 @@ from pmpguard.models.heads.head import Head, widened, with_pooled
 class PirHead(Head):
     """Vision instruction representation and language cycle attention.
 
-    Pictures: the instruction (the scene probabilities, projected) ranks the pooled vector and the regions;
+    Images: the instruction (the scene probabilities, projected) ranks the pooled vector and the regions;
     the best `keep` of them go through `instructions` guided layers, and the first one's result is added to
     the pooled vector. Captions: the pooled vector and the words go through `cycles` guided layers, each
     guided by what the previous one gave; the first one's result is added to the pooled vector.

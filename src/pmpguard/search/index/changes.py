@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pmpguard.data.shards import split_reference
 from pmpguard.errors import DataError, PmpguardError
 from pmpguard.files import MANIFEST, read_json, sha256_file, verify_manifest
-from pmpguard.search.index.embedding_files import EmbeddingSettings, picture_column
+from pmpguard.search.index.embedding_files import EmbeddingSettings, image_column
 from pmpguard.search.index.model_identity import identify_model, keep_model
 from pmpguard.search.index.version import (
     CURRENT,
@@ -37,7 +37,7 @@ from pmpguard.search.stores import Backend
 
 @dataclass(frozen=True)
 class Change:
-    """The new version, its number of pictures, and how many of them came, went and were there already."""
+    """The new version, its number of images, and how many of them came, went and were there already."""
 
     version: str
     count: int
@@ -67,17 +67,17 @@ def build_index(
 
 
 def add_to_index(index: Path, embeddings: Path, *, update: bool = False) -> Change:
-    """A version with the pictures of one more embedding.
+    """A version with the images of one more embedding.
 
-    Pictures that are in the index already stay as they are, or are replaced when `update` is true; when that
-    leaves nothing to add, the version stays the same. An id that means another picture there is refused.
+    Images that are in the index already stay as they are, or are replaced when `update` is true; when that
+    leaves nothing to add, the version stays the same. An id that means another image there is refused.
     """
     settings = finished_embedding(embeddings)
     with only_writer(index):
         before = IndexVersion.open_current(index)
         before.description.model.require(settings.model, str(embeddings))
-        named = picture_column(embeddings, "image")
-        known = known_pictures(before, named, Path(settings.root), update=update)
+        named = image_column(embeddings, "image")
+        known = known_images(before, named, Path(settings.root), update=update)
         if not named or (not update and len(known) == len(named)):
             before.close()
             return Change(before.name, len(before.images), known=len(known))
@@ -100,13 +100,13 @@ def add_to_index(index: Path, embeddings: Path, *, update: bool = False) -> Chan
 
 
 def remove_from_index(index: Path, ids: Sequence[str]) -> Change:
-    """A version without some pictures and their captions."""
+    """A version without some images and their captions."""
     with only_writer(index):
         before = IndexVersion.open_current(index)
         unknown = [id for id in ids if id not in before.images.row_of]
         if unknown or not ids:
             raise DataError(
-                f"{index}: no picture {unknown[0]!r} in this index" if ids else "no ids given",
+                f"{index}: no image {unknown[0]!r} in this index" if ids else "no ids given",
                 fix="nothing was removed; check the ids",
             )
         kinds = {
@@ -119,20 +119,20 @@ def remove_from_index(index: Path, ids: Sequence[str]) -> Change:
         return Change(version, count, removed=lost)
 
 
-def known_pictures(version: IndexVersion, named: Mapping[str, str], root: Path, *, update: bool) -> set[str]:
-    """Which ids are in the index already; `named` maps ids to the names of their pictures below `root`.
+def known_images(version: IndexVersion, named: Mapping[str, str], root: Path, *, update: bool) -> set[str]:
+    """Which ids are in the index already; `named` maps ids to the names of their images below `root`.
 
-    An id that means another picture there is an error. When `update` is true, a picture may take the place of
+    An id that means another image there is an error. When `update` is true, a image may take the place of
     one of the same folder, or of one whose file is gone.
     """
     rows = {id: version.images.row_of[id] for id in named if id in version.images.row_of}
     for id, row in rows.items():
-        there, here = version.picture_path(row), root / named[id]
+        there, here = version.image_path(row), root / named[id]
         replaces = update and (
             version.root_of(row) == root or not Path(split_reference(str(there))[0]).exists()
         )
         if there != here and not replaces:
-            prefix = "give the new pictures a prefix of their own, such as --prefix second/"
+            prefix = "give the new images a prefix of their own, such as --prefix second/"
             raise DataError(
                 f"id {id!r} is {there} in the index and {here} in what is added",
                 fix=prefix if update else f"{prefix}; if they are the same and have moved, --update",
@@ -181,6 +181,6 @@ def _repeated(items: IndexedKind, first: int = 0) -> npt.NDArray[np.bool_]:
 
 
 def _belongs(items: IndexedKind, images: set[str]) -> npt.NDArray[np.bool_]:
-    """(N,) true at these pictures, or at their captions."""
+    """(N,) true at these images, or at their captions."""
     column = "image_id" if "image_id" in items.metadata.column_names else "id"
     return np.array([id in images for id in items.metadata[column].to_pylist()], bool)

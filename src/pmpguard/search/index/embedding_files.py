@@ -2,16 +2,16 @@
 
 ::
 
-    img_emb/img_emb_0000.npy              (n, d) float32, unit vectors of the pictures
+    img_emb/img_emb_0000.npy              (n, d) float32, unit vectors of the images
     img_fragments/img_fragments_0000.npy  (n, regions, d) float16, read through a memory map
     img_mask/img_mask_0000.npy            (n, regions) bool
     metadata/metadata_0000.parquet        id, image, caption and every further column
     text_emb/ text_fragments/ text_mask/ text_metadata/     the same of the captions, where there are any
     partitions/0000.json                  written last: this partition is whole; problems and hashes
-    embedding.json                        model, folder of the pictures
+    embedding.json                        model, folder of the images
     manifest.json                         written when everything is done
 
-Pooled vectors are float32, as they are searched; of fragments there are dozens to each picture, and they are
+Pooled vectors are float32, as they are searched; of fragments there are dozens to each image, and they are
 float16.
 """
 
@@ -51,7 +51,7 @@ class EmbeddingSettings:
 
     model: ModelIdentity
     model_path: str
-    root: str  # folder the pictures' names are relative to
+    root: str  # folder the images' names are relative to
 
     def write(self, folder: Path) -> None:
         write_json(folder / SETTINGS, {"format": FORMAT, **asdict(self)})
@@ -71,8 +71,8 @@ def read_format(path: Path, format: int, fix: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class PictureProblem:
-    """A picture that could not be embedded."""
+class UnreadableImage:
+    """A image that could not be embedded."""
 
     id: str
     image: str
@@ -85,9 +85,9 @@ class Partition:
     """The receipt of a finished partition."""
 
     number: int
-    pictures: int
+    images: int
     captions: int
-    problems: tuple[PictureProblem, ...] = ()
+    problems: tuple[UnreadableImage, ...] = ()
     sha256: dict[str, str] = field(default_factory=dict)
 
 
@@ -103,7 +103,7 @@ def write_partition(
     folder: Path,
     number: int,
     items: dict[Kind, tuple[Encoded, pa.Table]],
-    problems: Sequence[PictureProblem],
+    problems: Sequence[UnreadableImage],
 ) -> Partition:
     """Write every file, each in one step, and the receipt last; an interrupted partition has no receipt."""
     hashes: dict[str, str] = {}
@@ -147,25 +147,25 @@ def read_partitions(folder: Path) -> list[Partition]:
     partitions = []
     for path in sorted((folder / PARTITIONS).glob("[0-9]*.json")):
         stored = read_json(path)
-        problems = tuple(PictureProblem(**problem) for problem in stored.pop("problems"))
+        problems = tuple(UnreadableImage(**problem) for problem in stored.pop("problems"))
         partitions.append(Partition(**stored, problems=problems))
     return sorted(partitions, key=lambda partition: partition.number)
 
 
 def embedded_ids(folder: Path) -> set[str]:
-    """Of the pictures."""
-    return set(picture_column(folder, "id"))
+    """Of the images."""
+    return set(image_column(folder, "id"))
 
 
-def picture_column(folder: Path, name: str) -> dict[str, Any]:
-    """One column of the pictures' metadata by their ids; empty where there is no such column."""
+def image_column(folder: Path, name: str) -> dict[str, Any]:
+    """One column of the images' metadata by their ids; empty where there is no such column."""
     table = open_metadata(folder, "image")
     values = table[name].to_pylist() if name in table.column_names else []
     return dict(zip(table["id"].to_pylist(), values, strict=False))
 
 
-def remaining_problems(folder: Path) -> list[PictureProblem]:
-    """Pictures that could not be read, also when they were tried again."""
+def remaining_problems(folder: Path) -> list[UnreadableImage]:
+    """Images that could not be read, also when they were tried again."""
     found = {problem.id: problem for part in read_partitions(folder) for problem in part.problems}
     embedded = embedded_ids(folder)
     return [problem for id, problem in found.items() if id not in embedded]
@@ -182,7 +182,7 @@ def write_embedding_manifest(folder: Path) -> dict[str, Any]:
     manifest = {
         "sha256": hashes,
         "model": asdict(settings.model),
-        "pictures": sum(partition.pictures for partition in partitions),
+        "images": sum(partition.images for partition in partitions),
         "captions": sum(partition.captions for partition in partitions),
         "problems": len(remaining_problems(folder)),
     }
@@ -296,7 +296,7 @@ def _as_text(tables: Sequence[pa.Table]) -> Iterator[pa.Table]:
 
 def _with_items(folder: Path, kind: Kind) -> list[Partition]:
     partitions = read_partitions(folder)
-    return [part for part in partitions if (part.pictures if kind == "image" else part.captions)]
+    return [part for part in partitions if (part.images if kind == "image" else part.captions)]
 
 
 def _mapped(path: Path) -> npt.NDArray[Any]:

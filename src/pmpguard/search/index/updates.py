@@ -1,4 +1,4 @@
-"""Keeping an index in step with the pictures it is made of: what is new, has changed, or is gone."""
+"""Keeping an index in step with the images it is made of: what is new, has changed, or is gone."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import Path
 from pmpguard.errors import PmpguardError
 from pmpguard.files import writer_lock
 from pmpguard.search.embed import embed_source
-from pmpguard.search.index.changes import Change, add_to_index, known_pictures, remove_from_index
+from pmpguard.search.index.changes import Change, add_to_index, known_images, remove_from_index
 from pmpguard.search.index.embedding_files import (
     SETTINGS,
     EmbeddingSettings,
-    PictureProblem,
+    UnreadableImage,
     embedded_ids,
-    picture_column,
+    image_column,
 )
 from pmpguard.search.index.model_identity import ModelIdentity
 from pmpguard.search.index.version import IndexVersion
 from pmpguard.search.sources import FILE_STAMP, Source
 
-INCOMING = "incoming"  # inside the index, while pictures are embedded for it; kept when killed, to go on with
+INCOMING = "incoming"  # inside the index, while images are embedded for it; kept when killed, to go on with
 EMBEDDINGS = "embeddings"  # inside that
 
 
 @dataclass(frozen=True)
 class Differences:
-    """Ids of pictures that an index lacks, holds as they were once, or holds although they are gone."""
+    """Ids of images that an index lacks, holds as they were once, or holds although they are gone."""
 
     new: frozenset[str]
     changed: frozenset[str]
@@ -38,19 +38,19 @@ class Differences:
 
 @dataclass(frozen=True)
 class Update:
-    """What became of an index, and the pictures that could not be read."""
+    """What became of an index, and the images that could not be read."""
 
     change: Change
-    problems: tuple[PictureProblem, ...] = ()
+    problems: tuple[UnreadableImage, ...] = ()
 
 
 def differences(version: IndexVersion, source: Source) -> Differences:
-    """Compare an index with the pictures of a source.
+    """Compare an index with the images of a source.
 
-    A picture has changed when its file has another size, time or place than when it was embedded. Only
-    pictures of the source's own folder can be gone: the index may hold others too.
+    A image has changed when its file has another size, time or place than when it was embedded. Only
+    images of the source's own folder can be gone: the index may hold others too.
     """
-    root = source.pictures.root.resolve()
+    root = source.images.root.resolve()
     names, stamps = source.by_id("image"), source.by_id(FILE_STAMP)
     files, images = set(names.values()), version.images
     was_named, was_stamped = images.column("image"), images.column(FILE_STAMP)
@@ -71,7 +71,7 @@ def follow_source(
 ) -> Update:
     """Add what is new, replace what has changed, remove what is gone or can no longer be read.
 
-    `unreadable` names pictures that were tried a moment ago.
+    `unreadable` names images that were tried a moment ago.
     """
     with closing(IndexVersion.open_current(index)) as version:
         found = differences(version, source)
@@ -94,14 +94,14 @@ def add_source(
     device: str,
     progress: bool,
 ) -> Update:
-    """Embed the pictures of a source, or only some, with the index's own model, and add those one can read.
+    """Embed the images of a source, or only some, with the index's own model, and add those one can read.
 
-    Pictures that are in the index already stay as they are, or are replaced when `update` is true.
+    Images that are in the index already stay as they are, or are replaced when `update` is true.
     """
     incoming = index / INCOMING
     with closing(IndexVersion.open_current(index)) as version:
         named = {id: name for id, name in source.by_id("image").items() if only is None or id in only}
-        known = known_pictures(version, named, source.pictures.root.resolve(), update=update)
+        known = known_images(version, named, source.images.root.resolve(), update=update)
         skipped = frozenset(source.ids) - named.keys() | (frozenset() if update else known)
         if len(skipped) == len(source):
             _clear(incoming)
@@ -116,17 +116,17 @@ def add_source(
 
 
 def _clear_unless_continued(embeddings: Path, source: Source, model: ModelIdentity) -> None:
-    """Clear away what an interrupted run has left of other pictures, older ones or another model."""
+    """Clear away what an interrupted run has left of other images, older ones or another model."""
     if not (embeddings / SETTINGS).is_file():
         return
     settings, stamps = EmbeddingSettings.read(embeddings), source.by_id(FILE_STAMP)
-    left = picture_column(embeddings, FILE_STAMP)
-    same_pictures = (
-        settings.root == str(source.pictures.root.resolve())
+    left = image_column(embeddings, FILE_STAMP)
+    same_images = (
+        settings.root == str(source.images.root.resolve())
         and left.items() <= stamps.items()
         and left.keys() == embedded_ids(embeddings)  # not so if made before stamps were kept
     )
-    if not same_pictures or settings.model != model:
+    if not same_images or settings.model != model:
         shutil.rmtree(embeddings)
 
 

@@ -51,7 +51,7 @@ class Segment:
 
     name: str
     manifest: str
-    root: str  # folder of the pictures
+    root: str  # folder of the images
     image: int  # rows
     caption: int
 
@@ -87,7 +87,7 @@ def current_version(index: Path) -> tuple[str, str]:
 
 
 class IndexedKind:
-    """The pictures or the captions of a version. Rows run through all segments; removed rows keep theirs."""
+    """The images or the captions of a version. Rows run through all segments; removed rows keep theirs."""
 
     def __init__(self, vectors: StoredVectors, metadata: pa.Table, removed: npt.NDArray[np.bool_]) -> None:
         self.vectors = vectors
@@ -172,7 +172,7 @@ class IndexVersion:
         return self._indexes[kind]
 
     def root_of(self, row: int) -> Path:
-        """The folder that an image row's picture lies below."""
+        """The folder that an image row's image lies below."""
         last = 0
         for segment in self.description.segments:
             last += segment.image
@@ -180,8 +180,8 @@ class IndexVersion:
                 return Path(segment.root)
         raise DataError(f"{self.folder}: no row {row}")
 
-    def picture_path(self, row: int) -> Path:
-        """Where an image row's picture lay when it was embedded; `shard.tar#member` inside a shard."""
+    def image_path(self, row: int) -> Path:
+        """Where an image row's image lay when it was embedded; `shard.tar#member` inside a shard."""
         return self.root_of(row) / str(self.images.metadata["image"][row])
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class IndexVersion:
 def open_kind(
     index: Path, description: VersionDescription, kind: Kind, removed: npt.NDArray[np.bool_] | None = None
 ) -> IndexedKind:
-    """The pictures or captions of all segments; `removed` marks rows, by default none."""
+    """The images or captions of all segments; `removed` marks rows, by default none."""
     folders = [index / SEGMENTS / segment.name for segment in description.segments]
     vectors = StoredVectors.cat([open_vectors(folder, kind) for folder in folders], description.model.dim)
     metadata = join_tables([open_metadata(folder, kind) for folder in folders])

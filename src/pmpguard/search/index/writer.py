@@ -83,7 +83,7 @@ def write_version(
     kinds: dict[Kind, IndexedKind],
     before: IndexVersion | None = None,
 ) -> tuple[str, int]:
-    """Write all that a version needs, then make it current; its name and number of pictures.
+    """Write all that a version needs, then make it current; its name and number of images.
 
     What `before` has and the new version shares is taken over: the files of vector indexes grow by the new
     rows, and without new rows they and the calibration stay as they are.

@@ -1,6 +1,6 @@
 """A canvas in unit coordinates, and the textures that make flat paint look like ground seen from above.
 
-Noise is drawn once per pixel size, twice as wide as a picture; every scene cuts its own window out of it.
+Noise is drawn once per pixel size, twice as wide as a image; every scene cuts its own window out of it.
 That costs microseconds instead of milliseconds and gives the same pattern at every size.
 """
 
@@ -23,7 +23,7 @@ Plane = NDArray[np.float32]
 
 _CIRCLE = [(math.cos(math.tau * step / 24), math.sin(math.tau * step / 24)) for step in range(24)]
 _BOX = [(1, 1), (-1, 1), (-1, -1), (1, -1)]
-_OCTAVES = {"soft": (4, 8, 16), "rough": (16, 32, 64, 128), "fine": (128, 256)}  # cells over two pictures
+_OCTAVES = {"soft": (4, 8, 16), "rough": (16, 32, 64, 128), "fine": (128, 256)}  # cells over two images
 
 
 def _plane(values: NDArray[Any]) -> Plane:
@@ -45,7 +45,7 @@ def noise(pixels: int, kind: str) -> Plane:
 def ground_tile(pixels: int, kind: str) -> Plane:
     """(2·pixels, 2·pixels) lightness around 0.5 of "natural", "dunes", "paved" or "water" ground."""
     soft, rough, fine = (noise(pixels, name) for name in ("soft", "rough", "fine"))
-    where = np.arange(2 * pixels, dtype=np.float32) / pixels  # in pictures
+    where = np.arange(2 * pixels, dtype=np.float32) / pixels  # in images
     if kind == "paved":
         slabs = np.minimum(where % 0.125, 0.125 - where % 0.125) < 0.55 / min(pixels, 192)
         joints = (slabs[:, None] | slabs[None, :]).astype(np.float32)
@@ -88,7 +88,7 @@ def shade(colour: RGB, factor: float) -> RGB:
 
 
 class Canvas:
-    """A square picture being painted; all lengths are fractions of its side.
+    """A square image being painted; all lengths are fractions of its side.
 
     `sun` is the direction shadows fall to. `rng` gives the looks that no caption speaks of.
     """
@@ -107,14 +107,14 @@ class Canvas:
         return tile[y : y + self.pixels, x : x + self.pixels]
 
     def blend(self, dark: RGB, light: RGB, amount: Plane) -> Image.Image:
-        """A picture between two colours; `amount` (pixels, pixels) is 0 for dark and 1 for light."""
+        """A image between two colours; `amount` (pixels, pixels) is 0 for dark and 1 for light."""
         image = Image.fromarray(np.clip(amount * 255, 0, 255).astype(np.uint8))
         steps = np.linspace(dark, light, 256)  # (256, 3)
         image.putpalette(np.clip(steps, 0, 255).astype(np.uint8).tobytes())
         return image.convert("RGB")
 
     def ground(self, dark: RGB, light: RGB, kind: str = "natural") -> Image.Image:
-        """A picture of textured ground between two tones."""
+        """A image of textured ground between two tones."""
         return self.blend(dark, light, self.window(ground_tile(self.pixels, kind)))
 
     def mask(self, outlines: Sequence[Sequence[Point]]) -> Image.Image:

@@ -85,7 +85,7 @@ def railway_track(canvas: Canvas, group: Group) -> None:
 
 
 def bridge(canvas: Canvas, group: Group) -> None:
-    """A deck over the water, with its road on to both edges of the picture."""
+    """A deck over the water, with its road on to both edges of the image."""
     colour = PALETTE[group.colour]
     for x, y, angle in group.spots:
         _road(
@@ -175,7 +175,7 @@ def pier(canvas: Canvas, group: Group) -> None:
 
 
 def forest(canvas: Canvas, group: Group) -> None:
-    """Crowns over the whole picture; everything else is painted on top, in its own clearing."""
+    """Crowns over the whole image; everything else is painted on top, in its own clearing."""
     crowns = canvas.window(canopy(canvas.pixels)) + 0.08 * canvas.window(noise(canvas.pixels, "soft"))
     colour = FOLIAGE[group.colour]
     canvas.image.paste(canvas.blend(shade(colour, 0.35), shade(colour, 1.35), crowns))

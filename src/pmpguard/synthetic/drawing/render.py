@@ -23,7 +23,7 @@ _LAYERS = ("forest", "sea", "mountain", "island", "river", "field", "pond", "car
 
 
 def render_scene(scene: Scene, size: int = 64) -> NDArray[np.uint8]:
-    """(size, size, 3): the picture of a scene; the same scene at every size.
+    """(size, size, 3): the image of a scene; the same scene at every size.
 
     >>> render_scene(draw_scene(0, 0), 64).shape
     (64, 64, 3)
@@ -41,7 +41,7 @@ def render_scene(scene: Scene, size: int = 64) -> NDArray[np.uint8]:
 
 
 def render_scenes(seed: int, indices: Sequence[int], size: int) -> tuple[list[Scene], NDArray[np.uint8]]:
-    """Some scenes of a world with their pictures (len(indices), size, size, 3)."""
+    """Some scenes of a world with their images (len(indices), size, size, 3)."""
     scenes = [draw_scene(seed, index) for index in indices]
     return scenes, np.stack([render_scene(scene, size) for scene in scenes])
 
@@ -85,12 +85,12 @@ def _paint(canvas: Canvas, scene: Scene, group: Group) -> None:
 def _photograph(canvas: Canvas, size: int, finer: int) -> NDArray[np.uint8]:
     """Average down, then what a camera adds: uneven light, a colour cast, haze and sensor noise."""
     rng = canvas.rng
-    picture = np.asarray(canvas.image.reduce(finer), np.float32)  # (size, size, 3)
+    image = np.asarray(canvas.image.reduce(finer), np.float32)  # (size, size, 3)
     cast = np.array([rng.uniform(0.95, 1.05) for _ in range(3)], np.float32) * rng.uniform(0.9, 1.08)
     haze = rng.uniform(0.0, 0.08)
     x, y = int(rng.random() * size), int(rng.random() * size)
     window = (slice(y, y + size), slice(x, x + size))
     light = 1 + 0.03 * noise(size, "soft")[window][..., None]  # (size, size, 1)
-    exposed = picture * (light * (cast * (1 - haze))) + (190 * haze + 2.2 * sensor_grain(size)[window])
+    exposed = image * (light * (cast * (1 - haze))) + (190 * haze + 2.2 * sensor_grain(size)[window])
     developed: NDArray[np.uint8] = np.clip(exposed, 0, 255).astype(np.uint8)
     return developed

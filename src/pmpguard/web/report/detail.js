@@ -1,7 +1,7 @@
-// The selected pair in full: picture, marked caption, proposals, evidence, and the caption's editor.
+// The selected pair in full: image, marked caption, proposals, evidence, and the caption's editor.
 
 const detail = byId("detail");
-const picture = byId("picture");
+const image = byId("image");
 let pinnedWord = -1; // shows its heat map until another word is chosen
 let editing = false;
 
@@ -12,8 +12,8 @@ function showDetail() {
   pinnedWord = -1;
   if (editing) closeEditor();
   byId("place").textContent = `Rank ${count(audit.rank[row])} of ${count(audit.pairs.length)}`;
-  shapeCanvas(picture, row);
-  picture.setAttribute("aria-label", `Picture ${imageOf(row)}`);
+  shapeCanvas(image, row);
+  image.setAttribute("aria-label", `Image ${imageOf(row)}`);
   showHeat(-1);
   showVerdict(row);
   markedCaption(byId("caption"), row, true);
@@ -21,7 +21,7 @@ function showDetail() {
   showProposals(row);
   showEvidence(row);
   showDecision(row);
-  const names = [["pair", audit.pairs[row]], ["picture", imageOf(row)], ["class", labelOf(row)], ["split", splitOf(row)]];
+  const names = [["pair", audit.pairs[row]], ["image", imageOf(row)], ["class", labelOf(row)], ["split", splitOf(row)]];
   const parts = names.filter(([, value]) => value).flatMap(([name, value]) => [make("b", "", name), ` ${value} `]);
   fill(byId("names"), ...parts);
   const next = view[cursor + 1];
@@ -108,12 +108,12 @@ function showDecision(row) {
   detail.querySelector("[data-action=undo]").disabled = steps.length === 0;
 }
 
-/** Paint a word's regions over the large picture; -1 falls back to the pinned word, if any. */
+/** Paint a word's regions over the large image; -1 falls back to the pinned word, if any. */
 function showHeat(word) {
   const row = selectedRow();
   const shown = word >= 0 ? word : pinnedWord;
-  paint(picture, row, shown);
-  picture.dataset.word = shown;
+  paint(image, row, shown);
+  image.dataset.word = shown;
   for (const element of byId("caption").querySelectorAll(".word")) {
     element.setAttribute("aria-pressed", String(Number(element.dataset.word) === shown));
   }
@@ -125,7 +125,7 @@ function showLegend(row, word) {
   if (word < 0) {
     const {first, mapped} = audit.words;
     const canShow = mapped.subarray(first[row], first[row + 1]).includes(1);
-    const hint = thumbnailOf(row) ? (canShow ? "Point at a word to see where it is" : "") : "This picture could not be read";
+    const hint = thumbnailOf(row) ? (canShow ? "Point at a word to see where it is" : "") : "This image could not be read";
     legend.textContent = hint;
     return;
   }

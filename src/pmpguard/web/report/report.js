@@ -225,7 +225,7 @@ function readability(unreadable) {
   return unreadable > 0 ? `${count(unreadable)} unreadable` : "all readable";
 }
 
-const copies = (images) => (images === null ? "pictures not looked at" : several(images, "picture"));
+const copies = (images) => (images === null ? "images not looked at" : several(images, "image"));
 
 function showSummary() {
   const {summary} = audit;
@@ -235,7 +235,7 @@ function showSummary() {
   fill(byId("figures"),
     figure("Estimated wrong", summary.rate === null ? "not known" : percent(summary.rate, 1), interval && `95 %: ${interval}`),
     figure("Flagged", count(summary.flagged), `of ${count(summary.pairs)} pairs`),
-    figure("Pictures", count(summary.images), readability(summary.unreadable)),
+    figure("Images", count(summary.images), readability(summary.unreadable)),
     figure("Duplicates", count(summary.duplicatePairs + (summary.duplicateImages ?? 0)),
       `${several(summary.duplicatePairs, "pair")}, ${copies(summary.duplicateImages)}`));
   byId("sure-enough").textContent = percent(audit.proposals.sureEnough);
@@ -244,7 +244,7 @@ function showSummary() {
   if (summary.unreadable > 0) {
     const more = summary.unreadable - summary.unreadableNames.length;
     const names = more > 0 ? [...summary.unreadableNames, `and ${count(more)} more`] : summary.unreadableNames;
-    notes.push(note(`${count(summary.unreadable)} unreadable pictures, their pairs are not judged`, names, false));
+    notes.push(note(`${count(summary.unreadable)} unreadable images, their pairs are not judged`, names, false));
   }
   fill(byId("notes"), ...notes);
 }

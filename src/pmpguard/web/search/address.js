@@ -2,9 +2,9 @@
 
 const SINGLE = ["text", "like", "kind", "k", "text_weight", "box", "start", "stop"];
 
-/** @returns {{text: string, like: string, where: string[], hit: string, picture: File|null}} and more */
+/** @returns {{text: string, like: string, where: string[], hit: string, image: File|null}} and more */
 export function emptyQuery() {
-  return { ...Object.fromEntries(SINGLE.map((name) => [name, ""])), where: [], hit: "", picture: null };
+  return { ...Object.fromEntries(SINGLE.map((name) => [name, ""])), where: [], hit: "", image: null };
 }
 
 export function readAddress() {
@@ -34,7 +34,7 @@ export function addressOf(query) {
   return written ? `/?${written}` : "/";
 }
 
-export const isEmpty = (query) => query.text === "" && query.like === "" && query.picture === null;
+export const isEmpty = (query) => query.text === "" && query.like === "" && query.image === null;
 
 export const filterCount = (query) =>
   query.where.length + (query.box !== "") + (query.start !== "" || query.stop !== "") + (query.kind === "caption");

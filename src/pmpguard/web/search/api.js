@@ -50,16 +50,16 @@ async function request(address, options = {}) {
 
 export const info = async () => (await request("/info")).json();
 
-/** `parameters` are those of GET /search; a picture makes it a form with the same names. */
-export async function search(parameters, picture, signal) {
-  if (picture === null) return (await request(`/search?${parameters}`, { signal })).json();
+/** `parameters` are those of GET /search; a image makes it a form with the same names. */
+export async function search(parameters, image, signal) {
+  if (image === null) return (await request(`/search?${parameters}`, { signal })).json();
   const form = new FormData();
   for (const [name, value] of parameters) form.append(name, value);
-  form.append("image", picture);
+  form.append("image", image);
   return (await request("/search", { method: "POST", body: form, signal })).json();
 }
 
-/** Word by word, where the text is found in a picture; asked once and remembered while the index stays. */
+/** Word by word, where the text is found in a image; asked once and remembered while the index stays. */
 export function explain(version, id, text) {
   const key = JSON.stringify([version, id, text]);
   if (!explanations.has(key)) {
@@ -71,8 +71,8 @@ export function explain(version, id, text) {
   return explanations.get(key);
 }
 
-/** Show a picture of the index in an <img>; with a token it is fetched, for <img> sends no headers. */
-export async function showPicture(image, id, size) {
+/** Show a image of the index in an <img>; with a token it is fetched, for <img> sends no headers. */
+export async function showImage(image, id, size) {
   const address = `/images/${encodeURIComponent(id)}?size=${size}`;
   image.onerror = () => image.classList.add("missing");
   if (sessionStorage.getItem(KEY) === null) {

@@ -11,7 +11,7 @@ const MOST_PILLS = 12;
 export function showFilters({ columns, captions, limits, numbers, has_places, has_times }, query, onApply) {
   const form = byId("filters");
   const shown = Object.entries(columns).filter(([, values]) => values.length !== 1);
-  const kind = select("kind", [["image", "pictures"], ["caption", "captions"]], query.kind || "image");
+  const kind = select("kind", [["image", "images"], ["caption", "captions"]], query.kind || "image");
   const k = select("k", [10, 20, 50, 100, 200].filter((count) => count <= limits.hits).map((count) => [String(count), String(count)]), query.k || "20");
   const box = query.box === "" ? ["", "", "", ""] : query.box.split(",");
   const degrees = ["west", "south", "east", "north"].map((name, place) => {

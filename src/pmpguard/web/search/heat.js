@@ -1,4 +1,4 @@
-// Light on the regions of a picture that a word was found in, and shade over the rest.
+// Light on the regions of a image that a word was found in, and shade over the rest.
 
 /** The scale of one explanation: from the model's boundary (or its weakest region) to its strongest region. */
 export function scaleOf(explanation) {
@@ -17,7 +17,7 @@ export function regionsAt(explanation, start, stop) {
   );
 }
 
-/** Draw regions over the whole of a picture; the canvas takes the picture's shape, so both are cut alike. */
+/** Draw regions over the whole of a image; the canvas takes the image's shape, so both are cut alike. */
 export function light(canvas, image, regions, scale) {
   const rows = regions.length;
   const columns = regions[0].length;

@@ -1,7 +1,7 @@
 // The page: what was asked stands in the address; the results, the map and the viewer follow from it.
 
 import { addressOf, emptyQuery, filterCount, isEmpty, parametersOf, readAddress } from "./address.js";
-import { ServerError, explain, info, search, showPicture, takeTokenFromAddress } from "./api.js";
+import { ServerError, explain, info, search, showImage, takeTokenFromAddress } from "./api.js";
 import { bar, byId, make, probabilityText } from "./dom.js";
 import { showFilters } from "./filters.js";
 import { light, regionsAt, scaleOf, unlight } from "./heat.js";
@@ -9,8 +9,8 @@ import { showMap } from "./map.js";
 import { showViewer } from "./viewer.js";
 import { showWords } from "./words.js";
 
-const pictures = new Map(); // uploads of this tab by the number their history entry carries
-let nextPicture = 1;
+const images = new Map(); // uploads of this tab by the number their history entry carries
+let nextImage = 1;
 let query = emptyQuery();
 let about = null; // what /info says
 let answer = { version: "", count: 0, hits: [] };
@@ -24,19 +24,19 @@ let lighting = 0; // which wish to light a word is the latest
 function ask(changes) {
   query = { ...query, hit: "", ...changes };
   let number = null;
-  if (query.picture !== null) {
-    number = nextPicture++;
-    pictures.set(number, query.picture);
+  if (query.image !== null) {
+    number = nextImage++;
+    images.set(number, query.image);
   }
-  history.pushState({ picture: number }, "", addressOf(query));
+  history.pushState({ image: number }, "", addressOf(query));
   return find();
 }
 
 function restore() {
   const before = parametersOf(query).toString();
-  const picture = pictures.get(history.state?.picture) ?? null;
-  const same = picture === query.picture && answer.hits.length > 0;
-  query = { ...readAddress(), picture };
+  const image = images.get(history.state?.image) ?? null;
+  const same = image === query.image && answer.hits.length > 0;
+  query = { ...readAddress(), image };
   if (same && parametersOf(query).toString() === before) openFromAddress();
   else find();
 }
@@ -54,7 +54,7 @@ async function find() {
   document.body.classList.add("busy");
   const { signal } = running;
   try {
-    answer = await search(parametersOf(query), query.picture, signal);
+    answer = await search(parametersOf(query), query.image, signal);
     notice(null);
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -74,8 +74,8 @@ async function loadInfo() {
     notice(error);
     return;
   }
-  byId("help-index").textContent = `${about.count.toLocaleString()} pictures and ${about.captions.toLocaleString()} captions, index version ${about.version}, model ${about.model}.`;
-  byId("welcome-title").textContent = `Search ${about.count.toLocaleString()} ${about.count === 1 ? "picture" : "pictures"}`;
+  byId("help-index").textContent = `${about.count.toLocaleString()} images and ${about.captions.toLocaleString()} captions, index version ${about.version}, model ${about.model}.`;
+  byId("welcome-title").textContent = `Search ${about.count.toLocaleString()} ${about.count === 1 ? "image" : "images"}`;
   byId("text").maxLength = about.limits.text_characters;
   showFilters(about, query, ask);
 }
@@ -87,17 +87,17 @@ function showQuery() {
   byId("text-weight").value = query.text_weight || "0.5";
   const given = byId("given");
   const image = byId("given-image");
-  given.hidden = query.picture === null && query.like === "";
+  given.hidden = query.image === null && query.like === "";
   if (image.src.startsWith("blob:") && image.dataset.own) URL.revokeObjectURL(image.src);
   delete image.dataset.own;
   image.classList.remove("missing");
-  if (query.picture !== null) {
+  if (query.image !== null) {
     image.onerror = () => image.classList.add("missing"); // a TIFF: the server reads it, the browser does not
-    image.src = URL.createObjectURL(query.picture);
+    image.src = URL.createObjectURL(query.image);
     image.dataset.own = "true";
-  } else if (query.like !== "") showPicture(image, query.like, 96);
+  } else if (query.like !== "") showImage(image, query.like, 96);
   byId("weight").hidden = given.hidden || query.text === "";
-  byId("text").placeholder = given.hidden ? "Describe what to look for, or drop a picture" : "Add words to steer the search";
+  byId("text").placeholder = given.hidden ? "Describe what to look for, or drop a image" : "Add words to steer the search";
   const filters = filterCount(query);
   byId("filters-count").textContent = String(filters);
   byId("filters-count").hidden = filters === 0;
@@ -134,7 +134,7 @@ function showResults() {
 
 function card(hit, place) {
   const image = make("img", { alt: "", loading: "lazy", decoding: "async" });
-  if (hit.picture !== null) showPicture(image, hit.picture, 320);
+  if (hit.image_id !== null) showImage(image, hit.image_id, 320);
   const figures = make(
     "span",
     { class: "figures" },
@@ -176,7 +176,7 @@ async function lightGrid(word) {
     while (waiting.length > 0 && wish === lighting) {
       const [hit, one] = waiting.shift();
       try {
-        const explanation = await explain(version, hit.picture, query.text);
+        const explanation = await explain(version, hit.image_id, query.text);
         const regions = regionsAt(explanation, word.start, word.stop);
         if (wish === lighting && regions !== null) light(one.querySelector("canvas"), one.querySelector("img"), regions, scaleOf(explanation));
       } catch (error) {
@@ -234,18 +234,18 @@ function leave(place) {
 }
 
 const closeViewer = () => byId("viewer").close();
-const similar = (hit) => hit.picture !== null && ask({ text: "", like: hit.picture, picture: null, kind: "" });
+const similar = (hit) => hit.image_id !== null && ask({ text: "", like: hit.image_id, image: null, kind: "" });
 
 // --------------------------------------------------------------------------------------------- acting
 
-function takePicture(files) {
-  const picture = [...(files ?? [])].find((file) => file.type.startsWith("image/") || /\.tiff?$/i.test(file.name));
-  if (picture === undefined) return;
-  if (about !== null && picture.size > about.limits.body_bytes - 10_000) {
-    notice(new ServerError(413, "This picture is too large", `Send at most ${Math.floor(about.limits.body_bytes / 2 ** 20)} MB.`));
+function takeImage(files) {
+  const image = [...(files ?? [])].find((file) => file.type.startsWith("image/") || /\.tiff?$/i.test(file.name));
+  if (image === undefined) return;
+  if (about !== null && image.size > about.limits.body_bytes - 10_000) {
+    notice(new ServerError(413, "This image is too large", `Send at most ${Math.floor(about.limits.body_bytes / 2 ** 20)} MB.`));
     return;
   }
-  ask({ picture, like: "", text: byId("text").value.replace(/\s+/g, " ").trim() });
+  ask({ image, like: "", text: byId("text").value.replace(/\s+/g, " ").trim() });
 }
 
 function exportHits() {
@@ -316,10 +316,10 @@ byId("search").onsubmit = (event) => {
 };
 byId("choose").onclick = () => byId("file").click();
 byId("file").onchange = (event) => {
-  takePicture(event.target.files);
+  takeImage(event.target.files);
   event.target.value = "";
 };
-byId("given-remove").onclick = () => ask({ picture: null, like: "", text_weight: "" });
+byId("given-remove").onclick = () => ask({ image: null, like: "", text_weight: "" });
 byId("text-weight").onchange = (event) => ask({ text_weight: event.target.value });
 byId("filters-toggle").onclick = () => toggleFilters();
 byId("help-open").onclick = () => byId("help").showModal();
@@ -336,7 +336,7 @@ document.querySelector(".brand").onclick = (event) => {
   byId("text").focus();
 };
 document.addEventListener("paste", (event) => {
-  if (event.clipboardData.files.length > 0) takePicture(event.clipboardData.files);
+  if (event.clipboardData.files.length > 0) takeImage(event.clipboardData.files);
 });
 document.addEventListener("dragover", (event) => {
   event.preventDefault();
@@ -348,7 +348,7 @@ document.addEventListener("dragleave", (event) => {
 document.addEventListener("drop", (event) => {
   event.preventDefault();
   byId("drop").hidden = true;
-  takePicture(event.dataTransfer.files);
+  takeImage(event.dataTransfer.files);
 });
 window.addEventListener("popstate", restore);
 

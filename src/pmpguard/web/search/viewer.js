@@ -1,12 +1,12 @@
-// One result, large: the picture, where each word is found in it, and what is known about it.
+// One result, large: the image, where each word is found in it, and what is known about it.
 
-import { explain, showPicture } from "./api.js";
+import { explain, showImage } from "./api.js";
 import { bar, byId, make, probabilityText } from "./dom.js";
 import { light, regionsAt, scaleOf, unlight } from "./heat.js";
 import { showEvidence, showWords } from "./words.js";
 
 /**
- * Show a hit. `text` is what to explain, which is not the query when that was a picture; handlers: `onClose`,
+ * Show a hit. `text` is what to explain, which is not the query when that was a image; handlers: `onClose`,
  * `onMove(step)`, `onSimilar(hit)`.
  */
 export function showViewer(hit, { version, text, isQuery, position, total }, handlers) {
@@ -29,15 +29,15 @@ export function showViewer(hit, { version, text, isQuery, position, total }, han
         button("›", "Next result", () => handlers.onMove(1), "round"),
         button("×", "Close", handlers.onClose, "round close"),
       ),
-      text === "" ? null : make("section", {}, make("h3", {}, isQuery ? "Your words in this picture" : "Its caption in this picture"), words, hint),
+      text === "" ? null : make("section", {}, make("h3", {}, isQuery ? "Your words in this image" : "Its caption in this image"), words, hint),
       make("div", { class: "figures" }, probability(hit), figure("score", hit.score === null ? "–" : hit.score.toFixed(3))),
       hit.caption && isQuery ? make("section", {}, make("h3", {}, "Caption"), make("p", { class: "caption", dir: "auto" }, hit.caption)) : null,
       facts(hit),
-      button("Find similar", "Find similar pictures", () => handlers.onSimilar(hit), "primary similar"),
+      button("Find similar", "Find similar images", () => handlers.onSimilar(hit), "primary similar"),
     ),
   );
-  if (hit.picture !== null) showPicture(image, hit.picture, 1600);
-  if (text !== "" && hit.picture !== null) explainHere();
+  if (hit.image_id !== null) showImage(image, hit.image_id, 1600);
+  if (text !== "" && hit.image_id !== null) explainHere();
   if (!dialog.open) dialog.showModal();
   dialog.oncancel = (event) => {
     event.preventDefault();
@@ -53,7 +53,7 @@ export function showViewer(hit, { version, text, isQuery, position, total }, han
       const regions = wanted && explanation && image.naturalWidth ? regionsAt(explanation, wanted.start, wanted.stop) : null;
       if (regions === null) unlight(canvas);
       else light(canvas, image, regions, scaleOf(explanation));
-      if (explanation) hint.textContent = regions === null ? "Point at a word, or tap it, to see where it is." : canvas.dataset.lit === "true" ? `Lit: where “${wanted.text}” is found.` : `“${wanted.text}” is not found in this picture.`;
+      if (explanation) hint.textContent = regions === null ? "Point at a word, or tap it, to see where it is." : canvas.dataset.lit === "true" ? `Lit: where “${wanted.text}” is found.` : `“${wanted.text}” is not found in this image.`;
     };
     showWords(words, text, (word) => {
       wanted = word;
@@ -61,7 +61,7 @@ export function showViewer(hit, { version, text, isQuery, position, total }, han
     });
     image.onload = show;
     try {
-      explanation = await explain(version, hit.picture, text);
+      explanation = await explain(version, hit.image_id, text);
       showEvidence(words, explanation);
       show();
     } catch (error) {

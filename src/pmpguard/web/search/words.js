@@ -36,7 +36,7 @@ export function showWords(place, text, onWord) {
   place.replaceChildren(...buttons);
 }
 
-/** Under each word, how much it speaks for the picture; words that were not found are marked. */
+/** Under each word, how much it speaks for the image; words that were not found are marked. */
 export function showEvidence(place, explanation) {
   const strongest = Math.max(1e-6, ...explanation.words.map((word) => Math.abs(word.positive + word.negative)));
   for (const button of place.querySelectorAll(".word")) {

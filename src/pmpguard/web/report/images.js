@@ -33,7 +33,7 @@ function tileCorner(tile, across, width, height) {
   return [(place % across) * width, Math.floor(place / across) * height];
 }
 
-/** Where a row's picture lies on the sheets, or null where it has none. */
+/** Where a row's image lies on the sheets, or null where it has none. */
 function thumbnailOf(row) {
   const {across, side, tile, width, height} = audit.thumbnails;
   const image = audit.image[row];
@@ -50,25 +50,25 @@ function heatOf(row, word) {
   return {sheet: sheetName("heat-", word, across, "png"), x, y, width: gridWidth[row], height: gridHeight[row]};
 }
 
-/** Paint a row's picture, with a word's heat map over it if `word` is not -1, once its sheets are there. */
+/** Paint a row's image, with a word's heat map over it if `word` is not -1, once its sheets are there. */
 function paint(canvas, row, word = -1, load = true) {
   const want = {row, word};
   wanted.set(canvas, want);
-  const picture = thumbnailOf(row);
+  const image = thumbnailOf(row);
   const heat = heatOf(row, word);
-  const image = picture && sheetImage(picture.sheet, load);
+  const sheet = image && sheetImage(image.sheet, load);
   const map = heat && sheetImage(heat.sheet, load);
-  const isReady = (tile, sheet) => !tile || sheet?.complete;
-  if (isReady(picture, image) && isReady(heat, map)) {
-    drawTiles(canvas, picture, image, heat, map);
+  const isReady = (tile, loaded) => !tile || loaded?.complete;
+  if (isReady(image, sheet) && isReady(heat, map)) {
+    drawTiles(canvas, image, sheet, heat, map);
     return;
   }
   if (canvas.dataset.row !== String(row)) clearCanvas(canvas);
   canvas.dataset.row = row;
   if (!load) return;
-  const sheetsWanted = [image, map].filter(Boolean);
-  Promise.all(sheetsWanted.map((sheet) => sheet.decode().catch(() => null))).then(() => {
-    if (wanted.get(canvas) === want) drawTiles(canvas, picture, image, heat, map);
+  const sheetsWanted = [sheet, map].filter(Boolean);
+  Promise.all(sheetsWanted.map((wantedSheet) => wantedSheet.decode().catch(() => null))).then(() => {
+    if (wanted.get(canvas) === want) drawTiles(canvas, image, sheet, heat, map);
   });
 }
 
@@ -77,33 +77,33 @@ function clearCanvas(canvas) {
   canvas.classList.remove("absent");
 }
 
-/** Draw the tile `picture` of its sheet `image`, and over it the tile `heat` of `map`, where there is one. */
-function drawTiles(canvas, picture, image, heat, map) {
+/** Draw the tile `image` of its sheet `sheet`, and over it the tile `heat` of `map`, where there is one. */
+function drawTiles(canvas, image, sheet, heat, map) {
   const context = canvas.getContext("2d");
   clearCanvas(canvas);
-  if (!image || image.naturalWidth === 0) {
+  if (!sheet || sheet.naturalWidth === 0) {
     canvas.classList.add("absent"); // unreadable, or the folder beside the page is gone
     return;
   }
-  const scale = Math.min(canvas.width / picture.width, canvas.height / picture.height);
-  const width = picture.width * scale, height = picture.height * scale;
+  const scale = Math.min(canvas.width / image.width, canvas.height / image.height);
+  const width = image.width * scale, height = image.height * scale;
   const box = [(canvas.width - width) / 2, (canvas.height - height) / 2, width, height];
   context.imageSmoothingQuality = "high";
-  context.drawImage(image, picture.x, picture.y, picture.width, picture.height, ...box);
+  context.drawImage(sheet, image.x, image.y, image.width, image.height, ...box);
   if (map && map.naturalWidth > 0) {
-    context.fillStyle = "rgb(8 10 20 / 0.42)"; // so that the heat stands out on bright pictures
+    context.fillStyle = "rgb(8 10 20 / 0.42)"; // so that the heat stands out on bright images
     context.fillRect(...box);
     context.drawImage(map, heat.x, heat.y, heat.width, heat.height, ...box);
   }
 }
 
-/** Give the large canvas the shape of its picture, sharp on dense screens. */
+/** Give the large canvas the shape of its image, sharp on dense screens. */
 function shapeCanvas(canvas, row) {
-  const picture = thumbnailOf(row);
+  const image = thumbnailOf(row);
   const side = 336 * Math.min(2, Math.max(1, devicePixelRatio));
-  const longest = picture ? Math.max(picture.width, picture.height) : 1;
-  const width = Math.round(side * (picture ? picture.width / longest : 1));
-  const height = Math.round(side * (picture ? picture.height / longest : 1));
+  const longest = image ? Math.max(image.width, image.height) : 1;
+  const width = Math.round(side * (image ? image.width / longest : 1));
+  const height = Math.round(side * (image ? image.height / longest : 1));
   if (canvas.width === width && canvas.height === height) return;
   canvas.width = width;
   canvas.height = height;
