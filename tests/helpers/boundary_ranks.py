@@ -10,6 +10,10 @@ from torch.nn.functional import normalize
 from pmpguard.models.attention.boundary import Boundary
 
 
+def unit(*shape: int, seed: int = 0) -> Tensor:
+    return normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
+
+
 def batch(captions: int = 8, images: int = 8, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Words near a region of their own image, so that most captions rank their image first."""
     regions = unit(images, 5, 16, seed=seed)

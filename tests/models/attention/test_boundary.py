@@ -11,7 +11,6 @@ from helpers.boundary_ranks import batch, half_of_the_batch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn.functional import normalize
 
 from pmpguard.errors import ConfigError
 from pmpguard.models.attention.boundary import (
@@ -110,10 +109,6 @@ def test_the_tensor_form_does_many_at_once(gaussians: list[tuple[float, float, f
     t, found = optimal_boundary_tensor(*torch.tensor(gaussians, dtype=torch.float64).unbind(1))
     for row, boundary, exists in zip(gaussians, t.tolist(), found.tolist(), strict=True):
         assert optimal_boundary(*row) == (boundary if exists else None)
-
-
-def unit(*shape: int, seed: int = 0) -> Tensor:
-    return normalize(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)), dim=-1)
 
 
 def naive_samples(
