@@ -45,7 +45,7 @@ if importlib.util.find_spec("triton") is not None:
         features, taps, bias, result,
         lanes, groups, strip, height, width, out_height, out_width, channels,
         K: tl.constexpr, STRIDE: tl.constexpr, TOP: tl.constexpr, LEFT: tl.constexpr,
-        COLUMNS: tl.constexpr, EXECUTORS: tl.constexpr, CHANNELS: tl.constexpr,
+        COLUMNS: tl.constexpr, LANES: tl.constexpr, CHANNELS: tl.constexpr,
     ):  # fmt: skip
         """relu6(depthwise convolution + bias) of `strip` rows of the result.
 
@@ -53,7 +53,7 @@ if importlib.util.find_spec("triton") is not None:
         """
         blocks = tl.cdiv(channels, CHANNELS)
         program = tl.program_id(0)
-        lane = (program // blocks) * EXECUTORS + tl.arange(0, EXECUTORS)[:, None]  # (LANES, 1)
+        lane = (program // blocks) * LANES + tl.arange(0, LANES)[:, None]  # (LANES, 1)
         channel = (program % blocks) * CHANNELS + tl.arange(0, CHANNELS)[None, :]  # (1, CHANNELS)
         known = channel < channels
         inside = (lane < lanes) & known  # (LANES, CHANNELS)
@@ -67,7 +67,7 @@ if importlib.util.find_spec("triton") is not None:
         target = result + image * out_height * out_width * channels + column * channels + channel
         weight = load_taps(taps, channel, known, channels, K * K)
         shift = tl.load(bias + channel, mask=known, other=0.0).to(tl.float32)
-        nothing = tl.zeros((EXECUTORS, CHANNELS), tl.float32)
+        nothing = tl.zeros((LANES, CHANNELS), tl.float32)
 
         pending = ()  # sums of the newest DEPTH results
         for _ in tl.static_range(DEPTH * COLUMNS):
@@ -107,7 +107,7 @@ if importlib.util.find_spec("triton") is not None:
         incoming, result, features, taps, by_features, parts,
         lanes, groups, strip, height, width, out_height, out_width, channels,
         K: tl.constexpr, STRIDE: tl.constexpr, TOP: tl.constexpr, LEFT: tl.constexpr,
-        COLUMNS: tl.constexpr, EXECUTORS: tl.constexpr, CHANNELS: tl.constexpr, CLAMPED: tl.constexpr,
+        COLUMNS: tl.constexpr, LANES: tl.constexpr, CHANNELS: tl.constexpr, CLAMPED: tl.constexpr,
     ):  # fmt: skip
         """All gradients of `strip` rows of the features.
 
@@ -117,7 +117,7 @@ if importlib.util.find_spec("triton") is not None:
         """
         blocks = tl.cdiv(channels, CHANNELS)
         program = tl.program_id(0)
-        lane = (program // blocks) * EXECUTORS + tl.arange(0, EXECUTORS)[:, None]  # (LANES, 1)
+        lane = (program // blocks) * LANES + tl.arange(0, LANES)[:, None]  # (LANES, 1)
         channel = (program % blocks) * CHANNELS + tl.arange(0, CHANNELS)[None, :]  # (1, CHANNELS)
         known = channel < channels
         inside = (lane < lanes) & known  # (LANES, CHANNELS)
@@ -132,7 +132,7 @@ if importlib.util.find_spec("triton") is not None:
         own = image * height * width * channels + start * channels + channel
         other = image * out_height * out_width * channels + column * channels + channel
         weight = load_taps(taps, channel, known, channels, K * K)
-        nothing = tl.zeros((EXECUTORS, CHANNELS), tl.float32)
+        nothing = tl.zeros((LANES, CHANNELS), tl.float32)
 
         by_taps = ()  # (K, K)
         for _ in tl.static_range(K * K):
