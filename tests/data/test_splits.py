@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.splits import HoldOut, draw_splits
+from pmpguard.data.splits import HoldOut, draw_splits, keep_one_caption
 from pmpguard.errors import ConfigError, DataError
 
 
@@ -74,3 +76,58 @@ def test_too_few_images_are_an_error(settings: HoldOut, message: str) -> None:
 def test_numbers_must_be_positive() -> None:
     with pytest.raises(ConfigError, match=r"hold_out\.val: 0 images"):
         HoldOut(val=0)
+
+
+def shuffled_pairs() -> PairTable:
+    """Images with two to four captions, rows of images and splits mixed."""
+    names = [f"{number}.png" for number in range(60) for _ in range(2 + number % 3)]
+    order = np.random.RandomState(3).permutation(len(names))
+    return PairTable.from_columns(
+        {
+            "image": [names[n] for n in order],
+            "caption": [f"text {n}" for n in order],
+            "split": ["train" if int(names[n][:-4]) % 4 else "test" for n in order],
+        }
+    )
+
+
+def test_one_caption_is_kept_as_the_written_rule_says() -> None:
+    table = shuffled_pairs()
+    kept = keep_one_caption(table, seed=5)
+    captions: dict[str, list[str]] = {}
+    for pair in table:
+        if pair.split == "train":
+            captions.setdefault(pair.image_id, []).append(pair.caption)
+    draw = random.Random(5)
+    expected = {image: draw.choice(texts) for image, texts in captions.items()}
+    train = kept.split("train")
+    assert dict(zip(train.column("image_id"), train.captions, strict=True)) == expected
+    assert len(train) == len(expected) == 45
+    assert kept.split("test").captions == table.split("test").captions
+    ids = [row for row in table.column("pair_id") if row in set(kept.column("pair_id"))]
+    assert kept.column("pair_id") == ids  # rows stay in the table's order
+
+
+def test_one_caption_of_every_split_asked_for_and_the_same_again() -> None:
+    table = shuffled_pairs()
+    both = keep_one_caption(table, splits=("train", "test"))
+    assert len(both) == 60 and len(set(both.column("image_id"))) == 60
+    assert keep_one_caption(both, splits=("train", "test")).captions == both.captions
+    assert keep_one_caption(table).fingerprint == keep_one_caption(table, seed=11).fingerprint
+    assert keep_one_caption(table, seed=12).captions != keep_one_caption(table).captions
+
+
+def test_an_image_in_two_splits_keeps_its_captions_of_the_other_split() -> None:
+    table = PairTable.from_columns(
+        {"image": ["a"] * 4, "caption": list("1234"), "split": ["train", "test", "train", "test"]}
+    )
+    kept = keep_one_caption(table)
+    assert kept.split("test").captions == ["2", "4"]
+    assert kept.split("train").captions == [random.Random(11).choice(["1", "3"])]
+
+
+def test_a_split_that_is_not_there_and_a_negative_seed_are_errors() -> None:
+    with pytest.raises(DataError, match=r"no split named 'dev'.*\n.*this dataset has train, val"):
+        keep_one_caption(pairs(), splits=("train", "dev"))
+    with pytest.raises(ConfigError, match="seed cannot be negative"):
+        keep_one_caption(pairs(), seed=-1)

@@ -1,16 +1,19 @@
-"""A test gallery and a validation split held out of a dataset that has none of its own, such as RS5M.
+"""Which rows a run uses: splits held out of a dataset that has none of its own, one caption per image.
 
-Images are ordered by a hash of their id and the seed, so that which ones are held out depends on nothing
-else: not on the order of shards, nor on how many there are.
+For a hold-out, images are ordered by a hash of their id and the seed, so that which ones are held out depends
+on nothing else: not on the order of shards, nor on how many there are.
 """
 
 from __future__ import annotations
 
 import hashlib
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
@@ -66,6 +69,37 @@ def draw_splits(table: PairTable, settings: HoldOut) -> PairTable:
     split_of[held[settings.test :]] = "val"
     new = split_of[table.image_codes]  # (N,)
     return table.with_column("split", pa.array(new, pa.string())).filter(new != "")
+
+
+def keep_one_caption(table: PairTable, seed: int = 11, splits: Sequence[str] = ("train",)) -> PairTable:
+    """The table with one caption for every image of `splits`; all rows of other splits stay.
+
+    The rule, so that anybody can repeat it: walk through the rows of `splits` in the table's order and
+    collect the rows of each image (equal `image_id`). With one `random.Random(seed)`, call `.choice` on the
+    list of rows of each image, images in the order of their first appearance, also where the list has one
+    row. The chosen rows stay where they are.
+
+    >>> table = PairTable.from_columns({"image": ["a", "a", "b", "b"], "caption": ["1", "2", "3", "4"]})
+    >>> keep_one_caption(table).captions
+    ['2', '4']
+    """
+    if seed < 0:
+        raise ConfigError(f"a seed cannot be negative, got {seed}", fix="use 0 or a positive number")
+    names = set(table.splits())
+    for split in splits:
+        if split not in names:
+            raise DataError(
+                f"{table.name}: no split named {split!r}", fix=f"this dataset has {', '.join(table.splits())}"
+            )
+    reduced = pc.is_in(table.arrow["split"], pa.array(list(splits), pa.string())).to_numpy()  # (N,)
+    rows_of: dict[int, list[int]] = {}
+    for row in np.flatnonzero(reduced):
+        rows_of.setdefault(int(table.image_codes[row]), []).append(int(row))
+    draw = random.Random(seed)
+    chosen = [draw.choice(rows) for rows in rows_of.values()]
+    mask = ~reduced
+    mask[chosen] = True
+    return table.filter(mask)
 
 
 def _key(name: str, seed: int) -> int:
