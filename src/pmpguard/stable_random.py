@@ -1,8 +1,10 @@
 """Random draws that stay the same for ever: they depend on the key alone, not on numpy's version.
 
-numpy promises the raw 64-bit output of `PCG64` for a given seed, but not what `Generator.permutation` or
-`Generator.integers` make of it. Training orders and noise files must be the same on every machine and in
-every year, so both are made here from the raw output.
+numpy promises the raw 64-bit output of `PCG64` for a given seed, but not what `Generator.permutation`,
+`Generator.integers` or `Generator.normal` make of it. Training orders, noise files, folds, null pairs and
+bootstraps must be the same on every machine and in every year, so all are made here from the raw output: by
+integers, and by additions, multiplications, divisions and square roots, which IEEE 754 defines to the last
+bit.
 """
 
 from __future__ import annotations
@@ -18,9 +20,9 @@ class StableRandom:
     """A stream of draws named by its purpose and non-negative numbers, such as a seed and an epoch.
 
     The purpose keeps streams apart that have the same seed: if noise and batches shared one, the pairs chosen
-    to be wrong would also come first in the epoch.
+    to be mismatched would also come first in the epoch. Each call goes on where the one before stopped.
 
-    >>> Draws("example", 3, 0).order(5).tolist() == Draws("example", 3, 0).order(5).tolist()
+    >>> StableRandom("example", 3, 0).order(5).tolist() == StableRandom("example", 3, 0).order(5).tolist()
     True
     """
 
@@ -34,6 +36,9 @@ class StableRandom:
         entropy = int.from_bytes(hashlib.sha256(name.encode()).digest(), "little")
         self._bits = np.random.PCG64(np.random.SeedSequence(entropy))
 
+    def _words(self, count: int) -> np.ndarray:
+        return np.asarray(self._bits.random_raw(count), dtype=np.uint64)  # (count,)
+
     def order(self, count: int) -> np.ndarray:
         """(count,) int64: the numbers 0 .. count-1 in random order.
 
@@ -41,12 +46,57 @@ class StableRandom:
         argsort.
         """
         low = np.uint64((1 << max(count - 1, 1).bit_length()) - 1)
-        words = np.asarray(self._bits.random_raw(count), dtype=np.uint64) & ~low
+        words = self._words(count) & ~low
         words |= np.arange(count, dtype=np.uint64)
         words.sort()
         return (words & low).astype(np.int64)
 
+    def choice(self, limit: int, count: int) -> np.ndarray:
+        """(count,) int64: different numbers of 0 .. limit-1, all when there are fewer, in random order.
+
+        The first `count` of `order(limit)`, so a larger choice of one stream begins with a smaller one.
+        """
+        return self.order(limit)[:count]
+
     def below(self, limit: int, count: int) -> np.ndarray:
-        """(count,) int64: independent draws from 0 .. limit-1."""
-        raw = np.asarray(self._bits.random_raw(count), dtype=np.uint64)
-        return (raw % np.uint64(limit)).astype(np.int64)
+        """(count,) int64: independent draws from 0 .. limit-1, as a bootstrap or folds want them.
+
+        A word modulo `limit`: for limits below 2^32 no number is favoured by more than one part in 2^32.
+        """
+        if limit < 1 and count:
+            raise ConfigError(f"cannot draw from {limit} numbers", fix="give at least one")
+        return (self._words(count) % np.uint64(max(limit, 1))).astype(np.int64)
+
+    def uniform(self, count: int) -> np.ndarray:
+        """(count,) float64 in [0, 1): multiples of 2^-53."""
+        return (self._words(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+    def normal(self, count: int) -> np.ndarray:
+        """(count,) float64 of mean 0 and variance 1, by Marsaglia's polar method."""
+        parts = [np.zeros(0)]
+        missing = count
+        while missing > 0:
+            pairs = 2.0 * self.uniform(2 * missing).reshape(-1, 2) - 1.0  # (missing, 2) in the square
+            squares = pairs[:, 0] * pairs[:, 0] + pairs[:, 1] * pairs[:, 1]
+            inside = (squares > 0) & (squares < 1)  # of the circle, about 79 in 100
+            pairs, squares = pairs[inside], squares[inside]
+            parts.append((pairs * np.sqrt(-2.0 * _log(squares) / squares)[:, None]).ravel())
+            missing -= 2 * len(pairs)
+        return np.concatenate(parts)[:count]
+
+
+def _log(values: np.ndarray) -> np.ndarray:
+    """Natural logarithm of positive numbers, the same on every machine, which the C library's is not.
+
+    Twice the series of the inverse hyperbolic tangent, of mantissas between 0.7 and 1.4.
+    """
+    mantissa, exponent = np.frexp(values)  # values = mantissa * 2^exponent, mantissa in [0.5, 1)
+    small = mantissa < 0.7071067811865476
+    mantissa, exponent = np.where(small, 2 * mantissa, mantissa), exponent - small
+    ratio = (mantissa - 1) / (mantissa + 1)  # at most 0.172 either way
+    square = ratio * ratio
+    series = np.zeros_like(ratio)
+    for power in range(25, 0, -2):
+        series = series * square + 1.0 / power
+    logarithm: np.ndarray = exponent * 0.6931471805599453 + 2 * ratio * series
+    return logarithm

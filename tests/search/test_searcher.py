@@ -106,7 +106,7 @@ def test_a_image_finds_itself_its_captions_and_its_like(searcher, stored):
 
 def test_text_and_image_are_weighed(searcher, stored):
     ids, images, caption_ids, captions = stored
-    model, pixel_image = searcher.opened.model, searcher.pixel_image(ids[9])
+    model, pixel_image = searcher.opened.model, searcher.image(ids[9])
     text, image = model.encode_texts(TEXTS[:1]), model.encode_images([pixel_image])
     for weight in (0.0, 0.3, 1.0):
         query = Query(TEXTS[0], pixel_image, weight)
@@ -266,7 +266,7 @@ def test_an_index_deleted_under_a_reader(small_search, tmp_path):
 
 def test_what_a_searcher_says_of_itself(searcher, small_search):
     assert (searcher.version, searcher.count, searcher.caption_count) == ("000001", 40, 200)
-    assert searcher.model_name == "tiny + tiny, ranked by S" and searcher.backend == "exact"
+    assert searcher.model_name == "tiny + tiny, ranked by awareness" and searcher.backend == "exact"
     with pytest.raises(DataError, match="no index here"):
         Searcher.open(Path(small_search.world))
 

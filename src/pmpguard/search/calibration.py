@@ -17,6 +17,7 @@ from pmpguard.detection.mixture import MatchMixture, chance_levels, fit_match_mi
 from pmpguard.errors import DataError
 from pmpguard.models.retriever import Retriever
 from pmpguard.search.index.version import IndexedKind
+from pmpguard.stable_random import StableRandom
 
 CALIBRATION = "calibration.npz"
 PAIRS = 400  # captions with their images; all other combinations are the mismatched sample
@@ -36,8 +37,8 @@ def calibrate(
     own = captions.metadata["image_id"].to_pylist()
     rows = [row for row in captions.live_rows() if own[row] in images.row_of]
     rows.sort(key=lambda row: captions.ids[row])
-    chosen = np.random.default_rng(seed).permutation(len(rows))[:pairs]
-    drawn = {own[rows[place]]: rows[place] for place in sorted(chosen)}  # one caption of a image
+    chosen = StableRandom("calibration", seed).choice(len(rows), pairs)
+    drawn = {own[rows[place]]: rows[place] for place in sorted(chosen)}  # one caption of an image
     if len(drawn) < FEWEST:
         return None
     texts = captions.vectors.take(list(drawn.values()))
