@@ -29,6 +29,10 @@ class Discriminant:
     scale: Array  # (K,) their deviation
     weights: Array  # (K,)
 
+    def named(self, names: tuple[str, ...]) -> dict[str, float]:
+        """The weights by the names of the K parts."""
+        return dict(zip(names, self.weights.tolist(), strict=True))
+
     def __call__(self, parts: Array) -> Array:
         """(N, K) evidence -> (N,) combined."""
         combined: Array = ((parts - self.centre) / self.scale) @ self.weights

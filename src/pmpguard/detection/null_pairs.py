@@ -1,7 +1,8 @@
-"""What one look at the training set says about every pair: its evidence, and that of deliberately wrong ones.
+"""Null pairs: texts put to images they are not labelled with, the known sample of mismatched pairs.
 
-The mismatched pairs are drawn once per run: each is a random caption in the place of a labelled one. Every
-part of the evidence is measured on them exactly as on the labelled pairs.
+Whatever is measured on labelled pairs is measured on null pairs by the same computation, so that the density
+of mismatched evidence is sampled, never guessed. A labelled pair is a row: text `text_of[row]` with image
+`image_of[row]`; equal texts share a number, and so do equal images.
 """
 
 from __future__ import annotations
@@ -9,89 +10,139 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.detection.evidence.caption_agreement import caption_agreement, rows_of_images
-from pmpguard.detection.evidence.similarity import (
-    MISMATCHED_AT_LEAST,
-    MISMATCHED_AT_MOST,
-    ScoreStatistics,
-    pair_numbers,
-    pooled_statistics,
-    sample_null_numbers,
-)
-from pmpguard.detection.evidence.witnesses import centred
+from pmpguard.errors import DataError
+from pmpguard.stable_random import StableRandom
 
-MOST_COMPARED = 100_000  # images among which nearest ones are looked for: the work grows with the square
+Array = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
+MIN_NULL_PAIRS, MAX_NULL_PAIRS = 20_000, 1_000_000
+MAX_REDRAWS = 20
 
 
 @dataclass(frozen=True)
-class Part:
+class Evidence:
     """One kind of evidence; more of it speaks for a match."""
 
-    labelled: Tensor  # (N,)
-    wrong: Tensor  # (M,)
+    observed: Tensor  # (N,) of the labelled pairs
+    null: Tensor  # (M,) of the null pairs
+
+    def arrays(self) -> tuple[Array, Array]:
+        """Both as float64 on the host."""
+        return self.observed.double().cpu().numpy(), self.null.double().cpu().numpy()
 
 
 @dataclass(frozen=True)
 class NullPairs:
-    """Deliberately mismatched pairs, each in the place of a labelled row."""
+    """Each is a text in the place of a labelled row's."""
 
-    captions: Tensor  # (M,)
+    texts: Tensor  # (M,)
     images: Tensor  # (M,)
-    rows: Tensor  # (M,)
+    rows: Tensor  # (M,) whose place is taken
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def where(self, chosen: Tensor) -> NullPairs:
+        """Those that `chosen` (M,) bool says."""
+        return NullPairs(self.texts[chosen], self.images[chosen], self.rows[chosen])
 
 
 def null_pair_count(pairs: int) -> int:
-    """How many null pairs are drawn: as many as labelled ones, but enough for a smooth density."""
-    return min(max(pairs, MISMATCHED_AT_LEAST), MISMATCHED_AT_MOST)
+    """As many as labelled pairs, but enough for a smooth density."""
+    return min(max(pairs, MIN_NULL_PAIRS), MAX_NULL_PAIRS)
 
 
 def sample_null_pairs(
-    caption_of: Tensor, image_of: Tensor, seed: int, image_labels: Tensor | None = None
+    text_of: Tensor,
+    image_of: Tensor,
+    seed: int = 0,
+    image_labels: npt.ArrayLike | Tensor | None = None,
+    count: int | None = None,
 ) -> NullPairs:
-    """`null_pair_count` of them; where too few combinations exist, some come up twice.
+    """`count` random combinations of the text of one pair and the image of another, never a labelled one.
 
-    With scene classes (images,) known, they are of different ones.
+    Where too few combinations exist, some come up twice. With scene classes known (`image_labels` (I,), -1
+    for unknown) the two pairs are of different ones: a text of the same class often fits, and pairs that fit
+    are no sample of mismatched ones.
     """
-    pairs = pair_numbers(caption_of, image_of)
-    count = null_pair_count(len(pairs[0]))
-    labels = None if image_labels is None else image_labels.cpu().numpy()
-    captions, images = (
-        torch.from_numpy(np.resize(numbers, count)).to(image_of.device)
-        for numbers in sample_null_numbers(*pairs, count, seed, labels)
-    )
-    draws = torch.from_numpy(np.random.default_rng([seed, 2]).random(count))
-    return NullPairs(captions, images, rows_of_images(image_of, images, draws))
+    texts, owners = pair_numbers(text_of, image_of)
+    wanted = count or null_pair_count(len(texts))
+    labels = None if image_labels is None else np.asarray(
+        image_labels.cpu() if isinstance(image_labels, Tensor) else image_labels
+    )  # fmt: skip
+    combined = _combinations(texts, owners, wanted, seed, labels)
+    images = int(owners.max()) + 1
+    drawn = np.resize(combined, wanted)
+    device = image_of.device
+    numbers = torch.from_numpy(drawn // images).to(device), torch.from_numpy(drawn % images).to(device)
+    draws = torch.from_numpy(StableRandom("null rows", seed).uniform(wanted))
+    return NullPairs(*numbers, rows_of_images(image_of, numbers[1], draws))
 
 
-@torch.no_grad()
-def caption_agreement_evidence(
-    captions: Tensor, caption_of: Tensor, image_of: Tensor, wrong: NullPairs
-) -> Part:
-    """How well each caption agrees with the other captions of its image, by embeddings (C, d)."""
-    neighbour_text = centred(captions.float())
-    rows = torch.arange(len(caption_of), device=caption_of.device)
-    silent = 0.0  # of an image without other captions, right or wrong
-    return Part(
-        caption_agreement(neighbour_text, caption_of, image_of, caption_of, image_of, rows, silent),
-        caption_agreement(
-            neighbour_text, caption_of, image_of, wrong.captions, wrong.images, wrong.rows, silent
-        ),
-    )
+def _combinations(
+    texts: Numbers, owners: Numbers, wanted: int, seed: int, labels: npt.NDArray[np.generic] | None
+) -> Numbers:
+    """At most `wanted` numbers text * images + image."""
+    pairs, images = len(texts), int(owners.max()) + 1
+    labelled = np.unique(texts * images + owners)
+    classes = np.full(pairs, -1) if labels is None else labels[owners]  # (N,)
+    draws = StableRandom("null pairs", seed)
+    kept: list[Numbers] = []
+    for _ in range(MAX_REDRAWS):
+        first, second = draws.below(pairs, wanted), draws.below(pairs, wanted)
+        combined = texts[first] * images + owners[second]
+        alike = (classes[first] == classes[second]) & (classes[first] >= 0)
+        kept.append(combined[~np.isin(combined, labelled) & ~alike])
+        if sum(map(len, kept)) >= wanted:
+            break
+    found = np.concatenate(kept)[:wanted]
+    if not len(found) and labels is not None:
+        return _combinations(texts, owners, wanted, seed, None)
+    if not len(found):
+        raise DataError(
+            f"no mismatched pair can be formed: each of the {images} images carries every caption",
+            fix="detection needs at least two images with different captions",
+        )
+    return found
 
 
-@torch.no_grad()
-def similarity_evidence(
-    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, wrong: NullPairs
-) -> tuple[Part, ScoreStatistics]:
-    """The model's own score: cosines of pooled embeddings, standardised by caption and by image."""
-    captions, images = captions.float(), images.float()
-    statistics = pooled_statistics(captions, images)
+def rows_of_images(image_of: Tensor, images: Tensor, draws: Tensor) -> Tensor:
+    """(P,) one labelled row of each of `images` (P,), chosen by `draws` (P,) in [0, 1)."""
+    by_image = torch.argsort(image_of, stable=True)  # (N,)
+    counts = torch.bincount(image_of)  # (I,)
+    starts = counts.cumsum(0) - counts
+    offsets = (draws.to(image_of.device) * counts[images]).long()  # (P,)
+    offsets = torch.minimum(offsets, counts[images] - 1)
+    return by_image[starts[images] + offsets]
 
-    def score(of_caption: Tensor, of_image: Tensor) -> Tensor:
-        cosines = (captions[of_caption] * images[of_image]).sum(1)
-        return statistics.standardise(cosines, of_caption, of_image)
 
-    return Part(score(caption_of, image_of), score(wrong.captions, wrong.images)), statistics
+def pair_numbers(
+    text_of: npt.ArrayLike | Tensor,
+    image_of: npt.ArrayLike | Tensor,
+    texts: int | None = None,
+    images: int | None = None,
+) -> tuple[Numbers, Numbers]:
+    """Both as (N,) int64 on the host, or an error naming the first row that is out of range."""
+    numbers = []
+    for name, values, count in (("text_of", text_of, texts), ("image_of", image_of, images)):
+        array = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        array = array.astype(np.int64, copy=False)
+        if array.ndim != 1 or not len(array):
+            raise DataError(f"{name} has shape {array.shape}, expected one number per pair")
+        outside = np.flatnonzero((array < 0) | (array >= (np.inf if count is None else count)))
+        if len(outside):
+            raise DataError(
+                f"{name} row {outside[0]}: {array[outside[0]]} is not one of the {count} embedded",
+                fix=f"{name} numbers rows of the embeddings from 0",
+            )
+        numbers.append(array)
+    if len(numbers[0]) != len(numbers[1]):
+        raise DataError(
+            f"text_of has {len(numbers[0])} rows but image_of {len(numbers[1])}",
+            fix="give one number of each for every pair",
+        )
+    return numbers[0], numbers[1]

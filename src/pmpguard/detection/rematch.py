@@ -16,7 +16,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.detection.evidence.similarity import Numbers, ScoreStatistics, pair_numbers
+from pmpguard.detection.evidence.similarity import ScoreStatistics
+from pmpguard.detection.null_pairs import Numbers, pair_numbers
 from pmpguard.detection.mixture import MatchMixture
 
 # (caption numbers (T,), image numbers (I,)) -> (T, I) scores

@@ -1,44 +1,45 @@
-"""Detection, suppressing and rematching: what a method that judges its own pairs does before an epoch."""
+"""Detection, suppression and rematching: what a method that judges its own pairs does before an epoch."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
+
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.detection.combine import refined_discriminant, weighted_sum
-from pmpguard.detection.evidence.caption_agreement import REFERENCE_EVIDENCE, image_level_mismatch
-from pmpguard.detection.evidence.competition import competition_evidence
-from pmpguard.detection.evidence.neighbours import find_neighbourhoods, neighbour_evidence
-from pmpguard.detection.evidence.regression import regression_evidence, whiten
-from pmpguard.detection.evidence.similarity import ScoreStatistics
-from pmpguard.detection.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
-from pmpguard.detection.null_pairs import (
-    MOST_COMPARED,
-    NullPairs,
-    Part,
-    caption_agreement_evidence,
-    null_pair_count,
-    sample_null_pairs,
-    similarity_evidence,
+from pmpguard.detection.detector import NoiseDetector
+from pmpguard.detection.evidence.neighbours import find_neighbourhoods, neighbour_measures
+from pmpguard.detection.evidence.similarity import (
+    Measure,
+    ScoreStatistics,
+    pooled_statistics,
+    similarity_measure,
 )
+from pmpguard.detection.judge import Rows, Verdicts, Weights, judge_pairs
+from pmpguard.detection.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
+from pmpguard.detection.null_pairs import Evidence, NullPairs, null_pair_count, sample_null_pairs
 from pmpguard.detection.rematch import (
     find_proposals,
     propose_captions,
     standardised_cosines,
     without_labelled,
 )
-from pmpguard.methods.method import Method, TrainingView
+from pmpguard.methods.method import EpochPlan, Method, TrainingView
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.models.retriever import Retriever
 from pmpguard.stable_random import StableRandom
 
-Array = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.bool_]
-Column = tuple[Array, Array]  # evidence of labelled pairs (N,) and of wrong ones (M,)
-EVIDENCE = ("score", "agreement", "said", "shown", "mapped", "competitors")
-REMEMBERED = ("agreement", "mapped")  # as of before any training
+log = logging.getLogger("pmpguard")
+# Kinds of evidence whose weights are kept, and those kept as of encoders that had seen no mismatched pair.
+KINDS = (
+    "similarity", "caption_agreement", "regression", "reverse_regression", "neighbour_text", "neighbour_image",
+    "competition",
+)  # fmt: skip
+REMEMBERED = ("caption_agreement", "regression", "reverse_regression")
+MIN_JUDGED_PAIRS = 100  # among fewer nothing can be told apart
+MAX_PROPOSAL_IMAGES = 100_000  # the work of proposals grows with the square of the set
 
 
 class DetectingMethod(Method):
@@ -47,66 +48,71 @@ class DetectingMethod(Method):
     weights_pairs = True
 
     weight: Tensor  # (N,) of each pair's positive terms
-    paired_image: Tensor  # (N,) the image each row is trained with; -1 before the training-free detection
+    paired_image: Tensor  # (N,) the image each row is trained with; -1 before the first detection
+    repeats: Tensor | None  # (N,) how often an epoch comes to each row
     kept_back: Tensor | None  # (N,) bool: pairs of images that calibration needs untrained
     settings: PmpGuardSettings
 
     def __init__(self, retriever: Retriever, settings: PmpGuardSettings, pairs: int) -> None:
         super().__init__(retriever, settings, pairs)
-        self.clean_estimates = False
+        self.clean_mask_given = False
         self.register_buffer("weight", torch.ones(pairs))
         self.register_buffer("paired_image", torch.full((pairs,), -1, dtype=torch.int64))
         if settings.suppress:
             self.register_buffer("p_match", torch.ones(pairs))
             self.register_buffer("estimated_rate", torch.tensor(-1.0))
+            # of all pairs by training-free detection, and of the held-out ones by the same
+            self.register_buffer("first_rates", torch.full((2,), -1.0, dtype=torch.float64))
             self.register_buffer("proposed_caption", torch.full((pairs,), -1, dtype=torch.int64))
             self.register_buffer("proposed_probability", torch.zeros(pairs))
-            for kind, count in (("remembered", pairs), ("wrong_remembered", null_pair_count(pairs))):
+            for kind, count in (("remembered", pairs), ("null_remembered", null_pair_count(pairs))):
                 self.register_buffer(kind, torch.full((len(REMEMBERED), count), torch.nan))
-            for weights in ("support_weights", "evidence_weights"):  # without competitors, with
-                unknown = torch.full((len(EVIDENCE),), -1.0, dtype=torch.float64)
-                self.register_buffer(weights, unknown)
+            for weights in ("support_weights", "evidence_weights"):  # without competition, with it
+                self.register_buffer(weights, torch.full((len(KINDS),), -1.0, dtype=torch.float64))
         self.register_buffer(
             "kept_back", torch.zeros(pairs, dtype=torch.bool) if settings.complementary > 0 else None
         )
-        if settings.clean_oversampling > 1:
-            self.register_buffer("repeats", torch.ones(pairs, dtype=torch.int64))
+        often = torch.ones(pairs, dtype=torch.int64) if settings.clean_oversampling > 1 else None
+        self.register_buffer("repeats", often)
 
-    def begin_epoch(self, view: TrainingView) -> dict[str, float]:
+    def begin_epoch(self, view: TrainingView) -> EpochPlan:
         """Judge every pair, propose captions for the images, rematch what was flagged, plan the epoch."""
-        found = {} if self.p_match is None or self.clean_estimates else self._detect(view, self.p_match)
+        found = {} if self.p_match is None or self.clean_mask_given else self._detect(view, self.p_match)
         if self.repeats is not None and view.epoch >= self.settings.calibration_epochs:
-            self.repeats.copy_(
-                planned_repeats(self.weight, self.settings.clean_oversampling, view.seed, view.epoch)
-            )
-        return found
+            often = planned_repeats(self.weight, self.settings.clean_oversampling, view.seed, view.epoch)
+            self.repeats.copy_(often)
+        partners = self.paired_image if int(self.paired_image.max()) >= 0 else None
+        return EpochPlan(self.weight, partners, self.repeats, found)
 
     def _detect(self, view: TrainingView, p_match: Tensor) -> dict[str, float]:
         settings = self.settings
-        unseen = self._unseen(view)
-        wrong = sample_null_pairs(view.caption_of, view.image_of, view.seed, view.image_labels)
-        score = statistics = None
-        if view.epoch >= settings.detect_from_epoch:
-            pairs = view.caption_of, view.image_of
-            score, statistics = similarity_evidence(view.captions.pooled, view.images.pooled, *pairs, wrong)
-        fresh = self._judge(view, wrong, score, unseen, p_match)
-        if fresh is not None:
-            kept = settings.probability_ema if view.epoch > settings.detect_from_epoch else 0.0
-            p_match.copy_(kept * p_match + (1 - kept) * fresh)
-        self.weight.copy_(p_match * ~unseen)
+        held_out = self._held_out(view)
+        counted = held_out.cpu().numpy()
+        judged_by_model = view.epoch >= settings.detect_from_epoch
+        if view.epoch == 0:
+            fresh = self._judge_training_free(view, counted)
+        elif judged_by_model:
+            fresh = self._judge_by_model(view, counted, p_match)
+        else:
+            return self._logged()
+        kept = settings.probability_ema if view.epoch > settings.detect_from_epoch else 0.0
+        p_match.copy_(kept * p_match + (1 - kept) * fresh)
+        self.weight.copy_(p_match * ~held_out)
         if self.kept_back is not None:
-            self.kept_back.copy_(unseen)
-        if score is None or statistics is None:
-            return self._estimate()
+            self.kept_back.copy_(held_out)
+        if not judged_by_model:
+            return self._logged()
         self.paired_image.copy_(view.image_of)
         rematches = settings.rematch and view.epoch >= settings.rematch_from
         if not rematches and not view.is_last:
-            return self._estimate()
-        rate = float(self._buffer("estimated_rate"))
-        alone, _ = fit_with_known_rate(*_arrays(score), rate, seed=view.seed)
-        self._propose(view, statistics, alone)
-        rematched = {"rematched": float(self._rematch(view, statistics, alone))} if rematches else {}
-        return {**self._estimate(), **rematched}
+            return self._logged()
+        null = self._null_pairs(view)
+        alone = self._measured({"similarity": self._similarity(view)}, view, null)["similarity"].arrays()
+        mixture, _ = fit_with_known_rate(*alone, float(self._buffer("estimated_rate")), seed=view.seed)
+        statistics = pooled_statistics(view.captions.pooled.float(), view.images.pooled.float())
+        self._propose(view, statistics, mixture)
+        rematched = {"rematched": float(self._rematch(view, statistics, mixture))} if rematches else {}
+        return {**self._logged(), **rematched}
 
     def wants_distillation(self) -> bool:
         """Whether enough pairs were flagged for a second model to learn from them by this one's beliefs."""
@@ -115,126 +121,116 @@ class DetectingMethod(Method):
             least is not None and self.p_match is not None and float(self._buffer("estimated_rate")) >= least
         )
 
-    def clean_probability(self, matches: Tensor) -> None:
-        self.weight.copy_(matches)
-        self.clean_estimates = True
+    def set_clean_mask(self, clean: Tensor) -> None:
+        self.weight.copy_(clean)
+        self.clean_mask_given = True
 
-    def _unseen(self, view: TrainingView) -> Tensor:
+    def _held_out(self, view: TrainingView) -> Tensor:
         """(N,) bool: pairs of the images still kept for calibration, a function of seed and epoch."""
         if view.epoch >= self.settings.calibration_epochs:
             return torch.zeros_like(view.image_of, dtype=torch.bool)
-        generator = torch.Generator().manual_seed(view.seed)
         images = int(view.image_of.max()) + 1
-        drawn = torch.rand(images, generator=generator) < self.settings.calibration
-        return drawn.to(view.image_of.device)[view.image_of]
+        drawn = torch.from_numpy(StableRandom("calibration", view.seed).uniform(images))
+        return (drawn < self.settings.calibration).to(view.image_of.device)[view.image_of]
 
-    def _judge(
-        self, view: TrainingView, wrong: NullPairs, score: Part | None, unseen: Tensor, p_match: Tensor
-    ) -> Tensor | None:
-        """(N,) how probably each pair matches by the evidence of this epoch; None where there is none.
+    def _null_pairs(self, view: TrainingView) -> NullPairs:
+        """The same in every epoch."""
+        labels = None if view.image_labels is None else view.image_labels.cpu().numpy()
+        return sample_null_pairs(view.caption_of, view.image_of, view.seed, labels)
 
-        Before the model has a score of its own, only the first epoch has evidence, of encoders that have seen
-        no mismatched pair, and only where images have several captions; several rounds make the best of it.
-        """
-        several = bool((torch.bincount(view.image_of) > 1).any())
-        if score is None and (view.epoch > 0 or not several):
-            return None
-        if view.epoch == 0:
-            captions, images = (whiten(tokens) for tokens in view.tokens())
-            self._remember(
-                "agreement", caption_agreement_evidence(captions, view.caption_of, view.image_of, wrong)
-            )
-        else:
-            captions, images = view.captions.pooled, view.images.pooled
-        neighbourhoods = find_neighbourhoods(captions, images)
-        known = {} if score is None else {"score": score}
-        clean_probability = torch.ones_like(p_match) if score is None else p_match
-        fresh = None
-        for _ in range(self.settings.detection_rounds if score is None else 1):
-            parts = dict(known)
-            if neighbourhoods is not None:
-                parts |= neighbour_evidence(
-                    neighbourhoods, view.caption_of, view.image_of, wrong, clean_probability
-                )
-            if view.epoch == 0:
-                pairs = view.caption_of, view.image_of, wrong
-                self._remember(
-                    "mapped", regression_evidence(captions, images, *pairs, clean_probability, view.seed)
-                )
-            regression = self._remembered("mapped")
-            parts |= {} if regression is None else {"mapped": regression}
-            columns = {name: _arrays(part) for name, part in parts.items()}
-            reference = next(columns[name] for name in REFERENCE_EVIDENCE if name in columns)
-            agreed = self._remembered("agreement") if several else None
-            exchanged = False
-            if agreed is not None:
-                caption_agreement = _arrays(agreed)
-                exchanged = _exchanged(reference, caption_agreement, view.image_of)
-                columns |= {} if exchanged else {"agreement": caption_agreement}
-            if score is None:  # each round starts anew, from pairs none of which was trained on
-                self._buffer("estimated_rate").fill_(-1.0)
-            counted = (unseen if view.epoch else torch.ones_like(unseen)).cpu().numpy()
-            found = self._combine(columns, counted, "support_weights")
-            self._estimate_from(*found, counted)
-            if not exchanged:
-                support = torch.from_numpy(found[0]).to(p_match.device)
-                alike = None if neighbourhoods is None else neighbourhoods.captions
-                moved = wrong.captions, wrong.images
-                competitors = competition_evidence(
-                    support, clean_probability, view.caption_of, view.image_of, moved, alike, view.seed
-                )
-                if competitors is not None:
-                    columns["competitors"] = _arrays(competitors)
-                    found = self._combine(columns, counted, "evidence_weights")
-            mixture, _ = fit_with_known_rate(*found, float(self._buffer("estimated_rate")), seed=view.seed)
-            clean_probability = fresh = torch.as_tensor(
-                mixture.p_match, dtype=torch.float32, device=p_match.device
-            )
-        return fresh
+    def _judge_training_free(self, view: TrainingView, held_out: Rows) -> Tensor:
+        """(N,) by what the encoders know before they have seen any mismatched pair."""
+        labels = None if view.image_labels is None else view.image_labels.cpu().numpy()
+        detector = NoiseDetector(rounds=self.settings.detection_rounds, bootstrap=0, seed=view.seed)
+        detector.fit(*view.tokens(), view.caption_of, view.image_of, common_space=False, image_labels=labels)
+        for place, name in enumerate(REMEMBERED):
+            if name in detector.collected.evidence:
+                part = detector.collected.evidence[name]
+                self._buffer("remembered")[place] = part.observed
+                self._buffer("null_remembered")[place] = part.null
+        found = detector.verdicts
+        rates = self._buffer("first_rates")
+        rates[0] = found.noise_rate
+        if held_out.any():
+            part_rate = fit_match_mixture(found.support[held_out], found.null_support, bootstrap=0)
+            rates[1] = part_rate.mismatch_rate
+        self._buffer("estimated_rate").fill_(found.noise_rate)
+        return self._believed(found, view)
 
-    def _remember(self, name: str, part: Part) -> None:
-        self._buffer("remembered")[REMEMBERED.index(name)] = part.labelled
-        self._buffer("wrong_remembered")[REMEMBERED.index(name)] = part.wrong
-
-    def _remembered(self, name: str) -> Part | None:
-        """Evidence of encoders that had seen no mismatched pair: nothing learned from those is in it."""
-        place = REMEMBERED.index(name)
-        part = Part(self._buffer("remembered")[place], self._buffer("wrong_remembered")[place])
-        return None if part.labelled.isnan().all() else part
-
-    def _estimate_from(self, labelled: Array, wrong: Array, unseen: Rows) -> None:
-        """The mismatch rate, from evidence (N,) and (M,) on pairs not trained on yet.
-
-        Of trained pairs the model's own score knows too much. Evidence that cannot tell some true pairs from
-        wrong ones makes the rate too high, so the lowest of all looks is kept. Competitors take no part:
-        where captions have many copies they would make it too low.
-        """
+    def _judge_by_model(self, view: TrainingView, held_out: Rows, p_match: Tensor) -> Tensor:
+        """(N,) by the model's own embeddings, and by what is remembered of before training."""
+        pairs, null = (view.caption_of, view.image_of), self._null_pairs(view)
+        graphs = find_neighbourhoods(view.captions.pooled.float(), view.images.pooled.float())
+        measures = {"similarity": self._similarity(view)}
+        if graphs is not None:
+            measures |= neighbour_measures(graphs, *pairs, p_match)
+        evidence = {**self._remembered(), **self._measured(measures, view, null)}
         rate = self._buffer("estimated_rate")
-        if unseen.any() or float(rate) < 0:
-            counted = labelled[unseen] if unseen.any() else labelled
-            found = fit_match_mixture(counted, wrong, bootstrap=0).mismatch_rate
-            rate.fill_(found if float(rate) < 0 else min(found, float(rate)))
+        known = self._known_weights() if float(rate) >= 0 else None
+        found = judge_pairs(
+            evidence, *pairs, null, similar_texts=None if graphs is None else graphs.texts,
+            clean_probability=p_match, held_out=held_out, known=known,
+            noise_rate=None if held_out.any() else float(rate), seed=view.seed,
+        )  # fmt: skip
+        if held_out.any():
+            rate.fill_(self._corrected(found.noise_rate))
+            self._remember_weights(found.weights)
+        return self._believed(found, view)
 
-    def _combine(self, columns: dict[str, Column], unseen: Rows, name: str) -> Column:
-        """(N,) and (M,): all kinds of evidence as one number, of labelled pairs and of wrong ones.
+    def _corrected(self, held_out_rate: float) -> float:
+        """The noise rate of all pairs: of trained pairs the model knows too much, so only held-out ones are judged.
 
-        What each kind counts is learned from pairs not trained on yet and kept in the buffer of that name.
+        How those differ from all others is known from training-free detection, which judged both.
         """
-        labelled, wrong = (np.stack(each, axis=1) for each in zip(*columns.values(), strict=True))  # (N|M, K)
-        counts = self._buffer(name)
-        places = [EVIDENCE.index(column) for column in columns]
-        known = counts[places].cpu().numpy()  # (K,)
-        if unseen.any():
-            combine = refined_discriminant(labelled[unseen], wrong)
-            counts.fill_(-1.0)
-            counts[places] = torch.from_numpy(combine.weights).to(counts)
-        elif (known >= 0).all():
-            combine = weighted_sum(wrong, known)
-        else:
-            combine = refined_discriminant(labelled, wrong)
-        return combine(labelled), combine(wrong)
+        everywhere, held_out = self._buffer("first_rates").tolist()
+        if everywhere < 0 or held_out < 0:
+            return held_out_rate
+        return float(np.clip(held_out_rate + everywhere - held_out, 0.0, 1.0))
 
-    def _estimate(self) -> dict[str, float]:
+    def _believed(self, found: Verdicts, view: TrainingView) -> Tensor:
+        """(N,) the probabilities, or all 1 where the evidence is blind."""
+        if not found.informative or len(found.p_match) < MIN_JUDGED_PAIRS:
+            why = "hardly any pair looks matched" if not found.informative else "there are too few pairs"
+            log.warning("epoch %d: captions cannot be judged (%s); all are trained on", view.epoch, why)
+            return torch.ones(len(found.p_match), device=view.image_of.device)
+        return torch.as_tensor(found.p_match, dtype=torch.float32, device=view.image_of.device)
+
+    def _similarity(self, view: TrainingView) -> Measure:
+        return similarity_measure(view.captions.pooled, view.images.pooled)
+
+    def _measured(
+        self, measures: Mapping[str, Measure], view: TrainingView, null: NullPairs
+    ) -> dict[str, Evidence]:
+        rows = torch.arange(len(view.caption_of), device=view.caption_of.device)
+        return {
+            name: Evidence(
+                measure(view.caption_of, view.image_of, rows), measure(null.texts, null.images, null.rows)
+            )
+            for name, measure in measures.items()
+        }
+
+    def _remembered(self) -> dict[str, Evidence]:
+        """Evidence of encoders that had seen no mismatched pair: nothing learned from those is in it."""
+        found = {}
+        for place, name in enumerate(REMEMBERED):
+            part = Evidence(self._buffer("remembered")[place], self._buffer("null_remembered")[place])
+            if not part.observed.isnan().all():
+                found[name] = part
+        return found
+
+    def _known_weights(self) -> Weights:
+        support, every = (
+            {name: float(value) for name, value in zip(KINDS, self._buffer(kind), strict=True) if value >= 0}
+            for kind in ("support_weights", "evidence_weights")
+        )
+        return Weights(support, every)
+
+    def _remember_weights(self, weights: Weights) -> None:
+        for kind, named in (("support_weights", weights.support), ("evidence_weights", weights.all)):
+            values = [named.get(name, -1.0) for name in KINDS]
+            self._buffer(kind).copy_(torch.tensor(values, dtype=torch.float64))
+
+    def _logged(self) -> dict[str, float]:
         rate = float(self._buffer("estimated_rate"))
         return {"estimated_mismatch_rate": rate} if rate >= 0 else {}
 
@@ -247,7 +243,10 @@ class DetectingMethod(Method):
 
         For reports only, and the work grows with the square of the set: large sets do without.
         """
-        if len(view.images) > MOST_COMPARED:
+        if len(view.images) > MAX_PROPOSAL_IMAGES:
+            log.warning(
+                "no captions are proposed: %d images are more than %d", len(view.images), MAX_PROPOSAL_IMAGES
+            )
             return
         device = self.weight.device
         score = standardised_cosines(view.captions.pooled, view.images.pooled, statistics)
@@ -302,13 +301,3 @@ def planned_repeats(weight: Tensor, clean_oversampling: float, seed: int, epoch:
     repeats[kept[: fed % max(len(kept), 1)]] += 1
     repeats[others[: len(order) - fed]] = 1
     return repeats.to(weight.device)
-
-
-def _exchanged(reference: Column, caption_agreement: Column, image_of: Tensor) -> bool:
-    """Whether by another kind of evidence the captions of one image are wrong together: then they agree."""
-    alone = fit_match_mixture(*reference, bootstrap=0)
-    return image_level_mismatch(alone.p_match, image_of.cpu().numpy(), *caption_agreement)
-
-
-def _arrays(part: Part) -> Column:
-    return part.labelled.double().cpu().numpy(), part.wrong.double().cpu().numpy()

@@ -1,12 +1,9 @@
-"""Second evidence that a caption belongs to its image: it agrees with the image's other captions.
+"""Evidence that a caption belongs to its image: it agrees with the image's other captions.
 
-The captions of one image describe one scene, so a right caption resembles its siblings and a wrong one does
-not. What a wrong caption's agreement looks like is sampled, not guessed: a random caption takes a labelled
-caption's place and is compared with the same siblings (`query_images` and `exclude_rows` of that place). Most
-siblings may be wrong themselves, so only the closest two count: two right captions find each other among
-several wrong ones.
-
-Numbers are as in `evidence.py`: row r pairs caption `caption_of[r]` with image `image_of[r]`.
+The captions of one image describe one scene, so a matching caption resembles its siblings and a mismatched
+one does not. A null pair takes a labelled caption's place and is compared with the same siblings
+(`query_images` and `exclude_rows` of that place). Most siblings may be mismatched themselves, so only the
+closest two count: two right captions find each other among several wrong ones.
 """
 
 from __future__ import annotations
@@ -16,15 +13,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from pmpguard.detection.evidence.similarity import Measure
+
 Array = npt.NDArray[np.float64]
 CLOSEST = 2
 SURELY_MISMATCHED = 0.1
-REFERENCE_EVIDENCE = (
-    "score",
-    "said",
-    "mapped",
-)  # kinds of evidence that `image_level_mismatch` may go by, best first
-BUDGET = 32_000_000  # numbers gathered at once
+# kinds of evidence that `image_level_mismatch` may go by, best first
+REFERENCE_EVIDENCE = ("similarity", "neighbour_text", "regression")
+MAX_GATHERED = 32_000_000  # numbers gathered at once
 
 
 @torch.no_grad()
@@ -82,25 +78,29 @@ def caption_agreement(
     return torch.where(answered, answers, level)
 
 
-def rows_of_images(image_of: Tensor, query_images: Tensor, draws: Tensor) -> Tensor:
-    """(P,) one labelled row of each query image, chosen by `draws` (P,) in [0, 1): the place a random caption
-    takes when a mismatched pair is simulated."""
-    by_image = torch.argsort(image_of, stable=True)  # (N,)
-    counts = torch.bincount(image_of)  # (I,)
-    starts = counts.cumsum(0) - counts
-    offsets = (draws.to(image_of.device) * counts[query_images]).long()  # (P,)
-    offsets = torch.minimum(offsets, counts[query_images] - 1)
-    return by_image[starts[query_images] + offsets]
+def caption_agreement_measure(texts: Tensor, text_of: Tensor, image_of: Tensor) -> Measure | None:
+    """By centred unit vectors (C, d); None where no image has several captions."""
+    several = torch.bincount(image_of)[image_of] > 1  # (N,)
+    if not bool(several.any()):
+        return None
+    rows = torch.arange(len(text_of), device=text_of.device)
+    answered = caption_agreement(texts, text_of, image_of, text_of[several], image_of[several], rows[several])
+    level = float(answered.mean()) / 2  # of pairs that nothing can be said about: between wrong and right
+
+    def agree(of_text: Tensor, of_image: Tensor, left_out: Tensor) -> Tensor:
+        return caption_agreement(texts, text_of, image_of, of_text, of_image, left_out, level)
+
+    return agree
 
 
 def image_level_mismatch(
-    p_match: Array, image_of: npt.NDArray[np.int64], labelled: Array, wrong: Array
+    p_match: Array, image_of: npt.NDArray[np.int64], observed: Array, null: Array
 ) -> bool:
-    """Whether the pairs that score like wrong ones agree with siblings that do so, too.
+    """Whether the pairs that look mismatched agree with siblings that do so, too.
 
-    p_match (N,) by the score alone; labelled (N,) and wrong (M,) agreement. Captions made wrong one by one
-    agree with nothing. Right captions that the model does not understand agree with siblings it does
-    understand. Only where both fail are whole images wrong.
+    p_match (N,) by other evidence alone; agreement observed (N,) and of null pairs (M,). Captions mismatched
+    one by one agree with nothing. Right captions that the model does not understand agree with siblings it
+    does understand. Only where both fail are whole images mismatched (image-level noise).
     """
     suspects = p_match < SURELY_MISMATCHED
     images = int(image_of.max()) + 1
@@ -110,19 +110,19 @@ def image_level_mismatch(
         return False
     totals = np.bincount(image_of, weights=p_match, minlength=images)[image_of]
     siblings = (totals - p_match) / np.maximum(counts - 1, 1)  # (N,) mean p(match) of the other captions
-    agreeing = labelled[suspects] > np.quantile(wrong, 0.9)
+    agreeing = observed[suspects] > np.quantile(null, 0.9)
     excess = (agreeing.mean() - 0.1) / 0.9  # beyond what random captions reach
     distrusted = siblings[suspects][agreeing].mean() < 0.5 * p_match.mean() if agreeing.any() else False
     return bool(excess > 0.3 and distrusted)
 
 
 def _chunks(order: Tensor, counts: Tensor, dim: int) -> list[Tensor]:
-    """Split queries sorted by their images' caption counts so that each part gathers at most `BUDGET`."""
+    """Split queries sorted by their images' caption counts: no part gathers more than `MAX_GATHERED`."""
     parts, start = [], 0
     while start < len(order):
-        size = max(BUDGET // (max(int(counts[start]), 1) * dim), 1)
+        size = max(MAX_GATHERED // (max(int(counts[start]), 1) * dim), 1)
         # counts grow along the order: shrink until the largest count of the part fits too
-        while size > 1 and size * int(counts[min(start + size, len(order)) - 1]) * dim > 2 * BUDGET:
+        while size > 1 and size * int(counts[min(start + size, len(order)) - 1]) * dim > 2 * MAX_GATHERED:
             size = size // 2
         parts.append(order[start : start + size])
         start += size

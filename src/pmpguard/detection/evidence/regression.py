@@ -1,171 +1,112 @@
-"""More evidence that a caption belongs to its image: it looks like what a linear map makes of the caption.
+"""Evidence that a text belongs to its image: a ridge regression from one to the other predicts it.
 
-Least squares over all pairs, each counting as far as it is trusted, learn what captions look like. Wrong
-pairs are wrong in all directions, so they blur the map but hardly turn it: it is good even where most pairs
-are wrong. The map that judges a pair has seen no pair of its image, so neither the pair itself nor captions
-that were exchanged along with it vouch for it.
+The regression is fitted to all pairs, each counting by its clean probability. Mismatched pairs are wrong in
+all directions, so they blur the fit but hardly turn it: it is good even where most pairs are mismatched. Both
+ways are fitted, from texts to images and back, because each blurs another side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import add
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.detection.evidence.similarity import pooled_statistics
-from pmpguard.detection.null_pairs import NullPairs, Part
+from pmpguard.detection.evidence.similarity import Measure, similarity_measure
 
-FOLDS = 5
-RIDGE = 1.0  # times the mean square of the features
-MOST_FEATURES = 256
-CHUNK = 65_536
-Ask = Callable[[Tensor, Tensor], Tensor]  # captions (Q,) and images (Q,), by number -> (Q,)
+RIDGE = 3.0  # times the mean square of the features
+MAX_COMPONENTS = 256
+BLOCK_ROWS = 65_536
 
 
 @torch.no_grad()
-def whiten(vectors: Tensor, most: int = MOST_FEATURES) -> Tensor:
+def whiten(vectors: Tensor, components: int = MAX_COMPONENTS) -> Tensor:
     """(n, k) unit: the leading principal components of (n, d), each divided by the root of its deviation.
 
-    Pretrained features vary most along few directions that any two scenes differ in; half evened out, they
-    tell more of them apart. Components without any deviation are left out.
+    Pretrained features vary most along few directions that any two scenes differ in; half whitened, they tell
+    more of them apart. Components without any deviation are left out.
     """
-    vectors = normalize(vectors.float(), dim=1)
-    vectors = vectors - vectors.mean(0)
-    variances, axes = torch.linalg.eigh((vectors.T @ vectors).double() / len(vectors))  # (d,) rising, (d, d)
-    kept = slice(-min(most, len(variances)), None)
-    variances, axes = variances[kept], axes[:, kept]
-    real = variances > 1e-6 * variances[-1]
+    mean, axes = _half_whitening(vectors, components)
+    parts = [(normalize(part.float(), dim=1) - mean) @ axes for part in torch.split(vectors, BLOCK_ROWS)]
+    return normalize(torch.cat(parts), dim=1)
+
+
+def _half_whitening(vectors: Tensor, components: int) -> tuple[Tensor, Tensor]:
+    """The mean (d,) and the scaled principal axes (d, k) of unit vectors (n, d)."""
+    mean = torch.zeros(vectors.shape[1], dtype=torch.float64, device=vectors.device)
+    squares = torch.zeros(vectors.shape[1], vectors.shape[1], dtype=torch.float64, device=vectors.device)
+    for part in torch.split(vectors, BLOCK_ROWS):
+        unit = normalize(part.float(), dim=1)
+        mean += unit.sum(0).double()
+        squares += (unit.T @ unit).double()
+    mean /= len(vectors)
+    variances, axes = torch.linalg.eigh(
+        squares / len(vectors) - torch.outer(mean, mean)
+    )  # (d,) rising, (d, d)
+    leading = slice(-min(components, len(variances)), None)
+    variances, axes = variances[leading], axes[:, leading]
+    real = variances > max(1e-6 * float(variances[-1]), 1e-12)
     if not real.any():
-        return torch.zeros_like(vectors[:, :1])
-    scaled = axes[:, real] / variances[real] ** 0.25  # (d, k)
-    return normalize(vectors @ scaled.to(vectors), dim=1)
+        return mean.float(), torch.zeros_like(axes[:, :1]).float()
+    return mean.float(), (axes[:, real] / variances[real] ** 0.25).float()
 
 
-class CrossModalRegression:
-    """How like an image a caption is once it is mapped; standardised by caption and by image.
+@dataclass(frozen=True)
+class RegressionSums:
+    """What both regressions need of some pairs: (k, k) texts, (l, l) images, (k, l) both."""
 
-    captions (C, k) and images (I, l) are unit vectors of two spaces, `learned` (k, l).
-    """
+    texts: Tensor
+    images: Tensor
+    crossed: Tensor
 
-    @torch.no_grad()
-    def __init__(self, captions: Tensor, images: Tensor, learned: Tensor) -> None:
-        self.captions, self.images, self.learned = captions, images, learned
-        self.statistics = pooled_statistics(normalize(captions @ learned, dim=1), images)
-
-    @torch.no_grad()
-    def __call__(self, captions: Tensor, images: Tensor) -> Tensor:
-        """(Q,) of pairs of a caption and an image, by number."""
-        found = [
-            self._of(*some)
-            for some in zip(torch.split(captions, CHUNK), torch.split(images, CHUNK), strict=True)
-        ]
-        return torch.cat(found)
-
-    def _of(self, captions: Tensor, images: Tensor) -> Tensor:
-        imaged = normalize(self.captions[captions] @ self.learned, dim=1)  # (Q, l)
-        return self.statistics.standardise((imaged * self.images[images]).sum(1), captions, images)
-
-
-def by_fold(fold_of: Tensor, asked: Sequence[Callable[..., Tensor]]) -> Callable[..., Tensor]:
-    """Of every pair what the one of `asked` says that is for its image's fold; fold_of (I,).
-
-    Each takes captions (Q,) and images (Q,), and maybe more (Q,), and answers (Q,).
-    """
-
-    def ask(captions: Tensor, images: Tensor, *more: Tensor) -> Tensor:
-        folds = fold_of[images]
-        places = [(folds == fold).nonzero()[:, 0] for fold in range(len(asked))]
-        answers = torch.cat(
-            [
-                each(*(numbers[some] for numbers in (captions, images, *more)))
-                for some, each in zip(places, asked, strict=True)
-            ]
+    def __add__(self, other: RegressionSums) -> RegressionSums:
+        return RegressionSums(
+            self.texts + other.texts, self.images + other.images, self.crossed + other.crossed
         )
-        found = torch.empty_like(answers)
-        found[torch.cat(places)] = answers
-        return found
 
-    return ask
-
-
-def regression_evidence(
-    captions: Tensor,
-    images: Tensor,
-    caption_of: Tensor,
-    image_of: Tensor,
-    wrong: NullPairs,
-    clean_probability: Tensor,
-    seed: int,
-) -> Part:
-    """How like its image each caption is once mapped, of labelled pairs (N,) and wrong ones (M,)."""
-    ask = crossfit_regression(captions, images, caption_of, image_of, clean_probability, seed)
-    return Part(ask(caption_of, image_of), ask(wrong.captions, wrong.images))
-
-
-@torch.no_grad()
-def crossfit_regression(
-    captions: Tensor,
-    images: Tensor,
-    caption_of: Tensor,
-    image_of: Tensor,
-    clean_probability: Tensor,
-    seed: int,
-) -> Ask:
-    """Of every pair what a map says that has seen no pair of its image; trust (N,) of the pairs in [0, 1].
-
-    A mismatched pair's caption may have taught the map that judges it, with the image it is labelled with;
-    the one of a labelled pair has not, unless it stands on other images, too. One pair of thousands, it
-    matters little.
-    """
-    draws = np.random.default_rng([seed, 4]).integers(FOLDS, size=len(images))
-    fold_of = torch.from_numpy(draws).to(image_of.device)  # (I,)
-    maps = _fold_regressions(captions, images, caption_of, image_of, clean_probability, fold_of[image_of])
-    return by_fold(fold_of, [CrossModalRegression(captions, images, each) for each in maps])
-
-
-@torch.no_grad()
-def fit_regression(
-    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, clean_probability: Tensor
-) -> Tensor:
-    """(k, l): takes captions nearest to their images, over all pairs, each as it is trusted."""
-    return _solved(*_products(captions, images, caption_of, image_of, clean_probability))
-
-
-def _fold_regressions(
-    captions: Tensor,
-    images: Tensor,
-    caption_of: Tensor,
-    image_of: Tensor,
-    clean_probability: Tensor,
-    folds: Tensor,
-) -> list[Tensor]:
-    """For each fold the (k, l) that takes captions nearest to their images, learned from the other folds."""
-    products = []
-    for fold in range(FOLDS):
-        rows = folds == fold
-        products.append(
-            _products(captions, images, caption_of[rows], image_of[rows], clean_probability[rows])
+    def __sub__(self, other: RegressionSums) -> RegressionSums:
+        return RegressionSums(
+            self.texts - other.texts, self.images - other.images, self.crossed - other.crossed
         )
-    squares, crossed = (reduce(add, each) for each in zip(*products, strict=True))
-    return [_solved(squares - own, crossed - own_crossed) for own, own_crossed in products]
+
+    def to_images(self) -> Tensor:
+        """(k, l): takes texts nearest to their images."""
+        return _ridge(self.texts, self.crossed)
+
+    def to_texts(self) -> Tensor:
+        """(l, k): takes images nearest to their texts."""
+        return _ridge(self.images, self.crossed.T)
 
 
-def _products(
-    captions: Tensor, images: Tensor, caption_of: Tensor, image_of: Tensor, clean_probability: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Sums over pairs, each as it is trusted: captions with captions (k, k) and with images (k, l)."""
-    given = captions[caption_of]  # (R, k)
-    weighted = given * clean_probability[:, None].to(given)
-    return weighted.T @ given, weighted.T @ images[image_of]
+def regression_sums(
+    texts: Tensor, images: Tensor, text_of: Tensor, image_of: Tensor, clean_probability: Tensor
+) -> RegressionSums:
+    """Sums over the pairs of texts (C, k) and images (I, l), each counting by its clean probability (N,)."""
+    size, other = texts.shape[1], images.shape[1]
+    sums = RegressionSums(
+        texts.new_zeros(size, size), texts.new_zeros(other, other), texts.new_zeros(size, other)
+    )
+    for rows in torch.split(torch.arange(len(text_of), device=text_of.device), BLOCK_ROWS):
+        some_texts, some_images = texts[text_of[rows]], images[image_of[rows]]  # (R, k), (R, l)
+        weights = clean_probability[rows, None].to(some_texts)
+        weighted = some_texts * weights
+        squares = some_images.T @ (some_images * weights)
+        sums = sums + RegressionSums(weighted.T @ some_texts, squares, weighted.T @ some_images)
+    return sums
 
 
-def _solved(squares: Tensor, crossed: Tensor) -> Tensor:
-    """(k, l): ridge regression from its sums."""
+def regression_measures(texts: Tensor, images: Tensor, sums: RegressionSums) -> dict[str, Measure]:
+    """Both ways: what the regressions that were fitted to `sums` say of any pair."""
+    predicted_images = normalize(texts @ sums.to_images(), dim=1)  # (C, l)
+    predicted_texts = normalize(images @ sums.to_texts(), dim=1)  # (I, k)
+    return {
+        "regression": similarity_measure(predicted_images, images),
+        "reverse_regression": similarity_measure(texts, predicted_texts),
+    }
+
+
+def _ridge(squares: Tensor, crossed: Tensor) -> Tensor:
     ridge = (RIDGE * squares.diagonal().mean()).clamp(min=1e-6)
     evened = squares + ridge * torch.eye(len(squares), dtype=squares.dtype, device=squares.device)
     found: Tensor = torch.linalg.solve(evened, crossed)

@@ -1,0 +1,48 @@
+"""Canonical directions: the parts of texts and images that tell of each other.
+
+Regularised canonical correlation analysis (Hotelling, 1936) over pairs that count by their clean probability.
+Neighbours found among these directions are alike in what captions speak of, not in what encoders happen to
+see.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pmpguard.detection.evidence.regression import RegressionSums
+
+DIRECTIONS = 128
+REGULARISATION = 1.0  # times the mean variance
+
+
+@torch.no_grad()
+def canonical_vectors(
+    texts: Tensor, images: Tensor, sums: RegressionSums, text_mean: Tensor, image_mean: Tensor, weight: float
+) -> tuple[Tensor, Tensor]:
+    """Unit vectors (C, k) and (I, k): every direction counts by the root of its canonical correlation.
+
+    `sums` are uncentred sums over pairs of total `weight`, with weighted means (k,) and (l,).
+    """
+    total = max(weight, 1e-6)
+    mean_t, mean_i = text_mean.double(), image_mean.double()
+    covariance_t = sums.texts.double() / total - torch.outer(mean_t, mean_t)
+    covariance_i = sums.images.double() / total - torch.outer(mean_i, mean_i)
+    crossed = sums.crossed.double() / total - torch.outer(mean_t, mean_i)
+    inverse_t, inverse_i = _inverse_root(covariance_t), _inverse_root(covariance_i)
+    left, correlations, right = torch.linalg.svd(inverse_t @ crossed @ inverse_i, full_matrices=False)
+    scale = correlations[:DIRECTIONS].clamp(min=0).sqrt()
+    to_t = (inverse_t @ left[:, :DIRECTIONS] * scale).to(texts)
+    to_i = (inverse_i @ right[:DIRECTIONS].T * scale).to(images)
+    return (
+        normalize(texts @ to_t - text_mean.to(texts) @ to_t, dim=1),
+        normalize(images @ to_i - image_mean.to(images) @ to_i, dim=1),
+    )
+
+
+def _inverse_root(covariance: Tensor) -> Tensor:
+    """(d, d): the inverse root of a covariance with a ridge."""
+    ridge = (REGULARISATION * covariance.diagonal().mean()).clamp(min=1e-9)
+    values, axes = torch.linalg.eigh(covariance + ridge * torch.eye(len(covariance)).to(covariance))
+    return axes / values.clamp(min=1e-12).sqrt() @ axes.T
