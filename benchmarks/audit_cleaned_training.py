@@ -23,9 +23,10 @@ from pmpguard.audit.crossfit import CrossfitConfig, training_settings
 from pmpguard.audit.judging import judge_parts
 from pmpguard.data.images.sources import Images, ImageSubset
 from pmpguard.data.pairs import PairTable
+from pmpguard.device import pick_device
 from pmpguard.evaluation.evaluate import Gallery, evaluate_retriever
 from pmpguard.noise.inject import corrupt_pairs
-from pmpguard.training.loop import TrainingData, pick_device, train
+from pmpguard.training.loop import TrainingData, train
 
 
 def chosen(data: Dataset, codes: np.ndarray) -> tuple[PairTable, ImageSubset]:

@@ -19,8 +19,8 @@ from pmpguard.data.formats import read_pairs
 from pmpguard.data.images.decode import load_images
 from pmpguard.data.images.sources import Images, ImagesInMemory
 from pmpguard.data.pairs import PairTable
+from pmpguard.device import pick_device
 from pmpguard.synthetic.scenes import synthetic_scenes
-from pmpguard.training.loop import pick_device
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 RESULTS = Path(__file__).parent / "results"

@@ -37,6 +37,7 @@ from pmpguard.audit.crossfit import CrossfitConfig, of_images, training_settings
 from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_together
 from pmpguard.data.images.sources import ImageSubset
 from pmpguard.data.pairs import PairTable
+from pmpguard.device import pick_device
 from pmpguard.evaluation.detection import measure_detection, precision_at
 from pmpguard.evaluation.evaluate import Gallery, ImageSource
 from pmpguard.models.retriever import Retriever
@@ -44,7 +45,7 @@ from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.feature_cache import cache_images, can_cache
 from pmpguard.training.kept_tokens import images_of
-from pmpguard.training.loop import TrainingData, pick_device, train
+from pmpguard.training.loop import TrainingData, train
 
 WARM_UP = 5  # epochs before losses are read, as in NCR
 LOSS_BATCH = 160

@@ -27,12 +27,13 @@ import torch
 import yaml
 
 from pmpguard.config import fingerprint, to_dict
+from pmpguard.device import pick_device
 from pmpguard.evaluation.evaluate import encode_gallery, evaluate_scores
 from pmpguard.experiments.grid import GridConfig, cell_config, merge, read_grid
 from pmpguard.experiments.run import PreparedDataset, method_detection, oracle_data, prepare_dataset
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.distillation import SECOND, train_with_distillation
-from pmpguard.training.loop import TrainingData, pick_device
+from pmpguard.training.loop import TrainingData
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 ROWS = Path(__file__).parent / "results" / "explore.jsonl"

@@ -20,6 +20,7 @@ import torch
 from audit_data import RESULTS, record
 
 from pmpguard.data.pairs import image_label_codes
+from pmpguard.device import pick_device
 from pmpguard.evaluation.detection import measure_detection
 from pmpguard.experiments.grid import cell_config, read_grid
 from pmpguard.experiments.run import prepare_dataset
@@ -27,7 +28,7 @@ from pmpguard.methods.method import TrainingView
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.distributed import World
 from pmpguard.training.encode import Split
-from pmpguard.training.loop import build_method, pick_device
+from pmpguard.training.loop import build_method
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "rsicd-light.yaml"
 CASES = [("caption", 0.0), ("caption", 0.2), ("caption", 0.4), ("caption", 0.6), ("caption", 0.8),

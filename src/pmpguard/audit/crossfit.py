@@ -23,6 +23,7 @@ from pmpguard.data.images.sources import Images, ImageSubset, open_images
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.detection.training_free import FOLDS, TrainingFreeEvidence, training_free_evidence
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.evaluate import Gallery, ImageSource
 from pmpguard.files import read_json, write_json
@@ -33,7 +34,7 @@ from pmpguard.training.config import OptimiserConfig, TrainConfig
 from pmpguard.training.distributed import World
 from pmpguard.training.encode import Split
 from pmpguard.training.feature_cache import cache_images, can_cache
-from pmpguard.training.loop import TrainingData, pick_device, train
+from pmpguard.training.loop import TrainingData, train
 
 log = logging.getLogger("pmpguard")
 

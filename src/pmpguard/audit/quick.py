@@ -16,11 +16,11 @@ from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.detection.evidence.regression import fit_regression
 from pmpguard.detection.evidence.witnesses import centred
 from pmpguard.detection.verdicts import CAPTION_AGREEMENT, caption_agreement_measure, measured_evidence
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.encode import Split
 from pmpguard.training.loader import TokenTable
-from pmpguard.training.loop import pick_device
 
 
 def judged_quickly(

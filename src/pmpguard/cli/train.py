@@ -11,6 +11,7 @@ from pmpguard.cli.downloads import require_dataset
 from pmpguard.config import to_dict
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.splits import HoldOut
+from pmpguard.device import pick_device
 from pmpguard.evaluation.detection import Detection, RematchPrecision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
 from pmpguard.experiments.run import (
@@ -24,7 +25,7 @@ from pmpguard.experiments.run import (
 from pmpguard.models.config import Ranking
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.launch import joined_processes
-from pmpguard.training.loop import Interrupted, pick_device
+from pmpguard.training.loop import Interrupted
 
 NO_NOISE, USUAL = NoiseConfig(), TrainConfig()
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.data.pairs import PairTable
+from pmpguard.device import encoder_precision
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.recall import RetrievalRecall, retrieval_recall
 from pmpguard.models.config import Ranking
@@ -40,11 +41,6 @@ class Gallery:
             raise DataError(
                 f"{self.table.name}: retrieval needs at least two images", fix="use a larger split"
             )
-
-
-def encoder_precision(device: torch.device, precision: str) -> torch.autocast:
-    """The context encoders run in: bfloat16 on CUDA where asked for; other devices always use float32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16" and device.type == "cuda")
 
 
 def encode_gallery(

@@ -18,6 +18,7 @@ from pmpguard.data.images.sources import Images, ImagesInMemory, StreamedImages,
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.splits import HoldOut, draw_splits
 from pmpguard.detection.rematch import Proposals
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.detection import Detection, RematchPrecision, measure_detection, rematch_precision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
@@ -30,7 +31,7 @@ from pmpguard.noise.manifest import apply_manifest, save_manifest
 from pmpguard.synthetic.scenes import synthetic_scenes
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distillation import train_with_distillation
-from pmpguard.training.loop import TrainingData, TrainResult, pick_device
+from pmpguard.training.loop import TrainingData, TrainResult
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 SCENES = "scenes"

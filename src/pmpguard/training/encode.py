@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from pmpguard.data.pairs import PairTable
-from pmpguard.evaluation.evaluate import ImageSource, encoder_precision
+from pmpguard.device import encoder_precision
+from pmpguard.evaluation.evaluate import ImageSource
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import TrainConfig

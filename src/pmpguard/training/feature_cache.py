@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from pmpguard.data.images.sources import Images, ImageSubset
 from pmpguard.data.images.transforms import Augmentation
-from pmpguard.device import to_device
+from pmpguard.device import encoder_precision, to_device
 from pmpguard.errors import ConfigError
-from pmpguard.evaluation.evaluate import ImageSource, encoder_precision
+from pmpguard.evaluation.evaluate import ImageSource
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.kept_tokens import pack
 from pmpguard.training.loader import TokenTable

@@ -16,6 +16,7 @@ import torch
 from pmpguard.config import to_dict
 from pmpguard.data.images.sources import Images
 from pmpguard.data.pairs import PairTable, image_label_codes
+from pmpguard.device import pick_device
 from pmpguard.errors import CheckpointError, ConfigError, DataError
 from pmpguard.evaluation.evaluate import Gallery, evaluate_scores
 from pmpguard.files import write_json
@@ -330,15 +331,6 @@ def validate(
         texts = captions[torch.from_numpy(gallery.tokens.row_of).to(device)]  # one per pair
         scores = method.score(texts, images)
     return evaluate_scores(scores, gallery.table).as_dict()
-
-
-def pick_device(name: str) -> torch.device:
-    """ "auto" takes the first CUDA device where there is one."""
-    if name != "auto":
-        return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pmpguard.device import encoder_precision
 from pmpguard.errors import TrainingError
-from pmpguard.evaluation.evaluate import encoder_precision
 from pmpguard.methods.method import EncodedBatch, Method, TeacherBatch
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
