@@ -35,11 +35,11 @@ from sklearn.mixture import GaussianMixture
 
 from pmpguard.audit.crossfit import CrossfitConfig, of_images, training_settings
 from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_together
-from pmpguard.data.images.sources import ImageSubset
+from pmpguard.data.images.sources import ImageSource, ImageSubset
 from pmpguard.data.pairs import PairTable
 from pmpguard.device import pick_device
 from pmpguard.evaluation.detection import measure_detection, precision_at
-from pmpguard.evaluation.evaluate import Gallery, ImageSource
+from pmpguard.evaluation.evaluate import Gallery
 from pmpguard.models.retriever import Retriever
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.config import TrainConfig

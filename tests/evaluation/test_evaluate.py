@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from pmpguard.data.images.sources import ImagesInMemory
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.evaluate import (
@@ -28,20 +28,6 @@ CPU = torch.device("cpu")
 WORDS = ["red", "green", "blue", "roof", "pond", "road", "tree", "field"]
 
 
-class Held:
-    """Images in memory."""
-
-    def __init__(self, pixels: Tensor) -> None:
-        self.pixels = pixels
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
-        for part in codes:
-            yield self.pixels[torch.from_numpy(part)]
-
-
 @pytest.fixture(scope="module")
 def gallery() -> Gallery:
     """Fourteen images of noise with two captions each; one sentence occurs twice."""
@@ -51,7 +37,7 @@ def gallery() -> Gallery:
     columns = {"image": [f"{number // 2}.png" for number in range(28)], "caption": captions}
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (14, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    return Gallery(PairTable.from_columns(columns, name="noise"), Held(pixels))
+    return Gallery(PairTable.from_columns(columns, name="noise"), ImagesInMemory(pixels, CPU))
 
 
 @pytest.fixture(scope="module")
@@ -147,4 +133,4 @@ def test_bad_requests_are_refused(retriever: Retriever, gallery: Gallery) -> Non
     with pytest.raises(ConfigError, match="shortlist: 0 is not positive"):
         evaluate_retriever(retriever, gallery, split="test", shortlist=0)
     with pytest.raises(DataError, match="at least two images"):
-        Gallery(gallery.table.slice(0, 2), Held(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)))
+        Gallery(gallery.table.slice(0, 2), ImagesInMemory(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), CPU))

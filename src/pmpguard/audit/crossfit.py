@@ -19,13 +19,13 @@ import torch
 
 from pmpguard.audit.folds import Codes, split_images, training_images
 from pmpguard.config import fingerprint, to_dict
-from pmpguard.data.images.sources import Images, ImageSubset, open_images
+from pmpguard.data.images.sources import ImageSource, ImageSubset, open_images
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.detection.training_free import FOLDS, TrainingFreeEvidence, training_free_evidence
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.evaluation.evaluate import Gallery, ImageSource
+from pmpguard.evaluation.evaluate import Gallery
 from pmpguard.files import read_json, write_json
 from pmpguard.models.config import RetrieverConfig, preset
 from pmpguard.models.encoders.image import EncoderOptions
@@ -98,7 +98,7 @@ def fold_judges(
     out: Path,
     config: CrossfitConfig,
     duplicates: Sequence[Sequence[int]] = (),
-    pixels: Images | None = None,
+    pixels: ImageSource | None = None,
     tell: Callable[[str], None] = log.info,
 ) -> Iterator[FoldJudge]:
     """Train the judge of each fold in `out/fold-1` ... and yield it, one after the other.
@@ -167,7 +167,7 @@ def _trained(
     run: Path,
     images: tuple[Codes, Codes],
     settings: TrainConfig,
-    pixels: Images,
+    pixels: ImageSource,
     tell: Callable[[str], None],
 ) -> Retriever:
     """The model of one fold, trained on the first `images` and selected on the second."""

@@ -15,11 +15,11 @@ from pmpguard.audit.proposals import propose_for_rows
 from pmpguard.audit.rows import AuditRow, Proposal, WordVerdict
 from pmpguard.audit.word_evidence import ImageWords, WordList, WordSpan, spelling_vectors, word_spans
 from pmpguard.audit.word_verdicts import JudgedWords, judge_words
+from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.detection.evidence.similarity import ScoreStatistics
 from pmpguard.detection.training_free import TrainingFreeEvidence
 from pmpguard.detection.verdicts import EmbeddingAudit, Measure, PairEvidence, judge_evidence
-from pmpguard.evaluation.evaluate import ImageSource
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.kept_tokens import images_of

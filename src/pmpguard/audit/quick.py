@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 
 from pmpguard.audit.crossfit import CrossfitConfig, has_weights, look_at_table, training_settings
 from pmpguard.audit.judging import JudgedPart, distinct_captions
-from pmpguard.data.images.sources import Images, open_images
+from pmpguard.data.images.sources import ImageSource, open_images
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.detection.evidence.regression import fit_regression
 from pmpguard.detection.evidence.witnesses import centred
@@ -27,7 +27,7 @@ def judged_quickly(
     table: PairTable,
     config: CrossfitConfig,
     duplicates: Sequence[Sequence[int]] = (),
-    images: Images | None = None,
+    images: ImageSource | None = None,
 ) -> tuple[JudgedPart, Retriever]:
     """All pairs of a table as the training-free detection sees them, and the encoders that looked.
 

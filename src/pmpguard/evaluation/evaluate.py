@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.pairs import PairTable
 from pmpguard.device import encoder_precision
 from pmpguard.errors import ConfigError, DataError
@@ -19,14 +20,6 @@ from pmpguard.evaluation.recall import RetrievalRecall, retrieval_recall
 from pmpguard.models.config import Ranking
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
-
-
-class ImageSource(Protocol):
-    """The distinct images of a table, by image code."""
-
-    def __len__(self) -> int: ...
-
-    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]: ...
 
 
 @dataclass(frozen=True)

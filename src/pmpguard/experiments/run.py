@@ -14,7 +14,7 @@ import torch
 
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.formats import read_pairs
-from pmpguard.data.images.sources import Images, ImagesInMemory, StreamedImages, open_images
+from pmpguard.data.images.sources import ImagesInMemory, ImageSource, StreamedImages, open_images
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.splits import HoldOut, draw_splits
 from pmpguard.detection.rematch import Proposals
@@ -85,7 +85,7 @@ class PreparedDataset:
     """A dataset with its splits' images opened once, for any number of runs."""
 
     table: PairTable
-    images: Mapping[str, Images]
+    images: Mapping[str, ImageSource]
 
     def gallery(self, split: str) -> Gallery:
         return Gallery(self.table.split(split), self.images[split])
@@ -116,7 +116,7 @@ def prepare_dataset(
     device, size = pick_device(config.train.device), config.train.model.image_size
     if config.dataset == SCENES:
         world = synthetic_scenes(config.scenes, seed=0, size=size)
-        images: dict[str, Images] = {}
+        images: dict[str, ImageSource] = {}
         for split in splits:
             rows = world.table.split(split)
             chosen = world.table.image_codes[np.flatnonzero(np.array(world.table.column("split")) == split)]
@@ -315,8 +315,8 @@ def row_metrics(
 
 
 def oracle_data(
-    method: str, table: PairTable, images: Images, is_noisy: np.ndarray, device: torch.device
-) -> tuple[PairTable, Images, np.ndarray | None]:
+    method: str, table: PairTable, images: ImageSource, is_noisy: np.ndarray, device: torch.device
+) -> tuple[PairTable, ImageSource, np.ndarray | None]:
     """What the oracle trains on, and which of its pairs are right if the method can be told."""
     if is_noisy.all():
         raise DataError("oracle: no clean pair is left to train on", fix="lower the mismatch rate")
@@ -326,8 +326,8 @@ def oracle_data(
 
 
 def clean_pairs(
-    table: PairTable, images: Images, is_noisy: np.ndarray, device: torch.device
-) -> tuple[PairTable, Images]:
+    table: PairTable, images: ImageSource, is_noisy: np.ndarray, device: torch.device
+) -> tuple[PairTable, ImageSource]:
     """The truly clean pairs and their images, for the oracle alone."""
     kept = table.filter(~is_noisy)
     if isinstance(images, StreamedImages):

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.pairs import PairTable
 from pmpguard.device import encoder_precision
-from pmpguard.evaluation.evaluate import ImageSource
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import TrainConfig

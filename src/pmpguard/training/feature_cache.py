@@ -18,11 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pmpguard.data.images.sources import Images, ImageSubset
+from pmpguard.data.images.sources import ImageSource, ImageSubset
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.device import encoder_precision, to_device
 from pmpguard.errors import ConfigError
-from pmpguard.evaluation.evaluate import ImageSource
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.kept_tokens import pack
 from pmpguard.training.loader import TokenTable
@@ -74,7 +73,7 @@ def augments(augmentation: Augmentation) -> bool:
 @torch.no_grad()
 def cache_tokens(
     retriever: Retriever,
-    images: Images,
+    images: ImageSource,
     tokens: TokenTable,
     batch: int,
     device: torch.device,
@@ -148,7 +147,7 @@ def cache_images(
     return CachedImages(blocks)
 
 
-def whole_set(images: Images) -> Images:
+def whole_set(images: ImageSource) -> ImageSource:
     """The open set that `images` are a part of, or they themselves."""
     return whole_set(images.whole) if isinstance(images, ImageSubset) else images
 
@@ -160,12 +159,12 @@ def kept_type(precision: str, device: torch.device) -> torch.dtype:
 
 # What was read of images that are still open, and of captions paired with them: the next run over the same
 # dataset with the same backbones need not read it again.
-_READ: WeakKeyDictionary[Images, OrderedDict[str, Tensor]] = WeakKeyDictionary()
-_CAPTIONS: WeakKeyDictionary[Images, dict[str, dict[bytes, Tensor]]] = WeakKeyDictionary()
+_READ: WeakKeyDictionary[ImageSource, OrderedDict[str, Tensor]] = WeakKeyDictionary()
+_CAPTIONS: WeakKeyDictionary[ImageSource, dict[str, dict[bytes, Tensor]]] = WeakKeyDictionary()
 MOST_REMEMBERED = 4  # by set of images
 
 
-def _remembered(images: Images, mark: str, read: Callable[[], Tensor]) -> Tensor:
+def _remembered(images: ImageSource, mark: str, read: Callable[[], Tensor]) -> Tensor:
     found = _READ.setdefault(images, OrderedDict())
     if mark not in found:
         found[mark] = read()

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pmpguard.data.images.sources import Images
+from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.images.transforms import Augmentation, augment
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import names_direction
@@ -126,7 +126,7 @@ class BatchLoader:
     def __init__(
         self,
         table: PairTable,
-        images: Images,
+        images: ImageSource,
         tokens: TokenTable,
         sampler: PairSampler,
         augmentation: Augmentation,

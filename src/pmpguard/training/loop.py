@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pmpguard.config import to_dict
-from pmpguard.data.images.sources import Images
+from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.device import pick_device
 from pmpguard.errors import CheckpointError, ConfigError, DataError
@@ -52,7 +52,7 @@ class TrainingData:
     """What a run may see. The test split and the injected labels are not among it."""
 
     train: PairTable  # as trained on, wrong captions included
-    train_images: Images
+    train_images: ImageSource
     validation: Gallery
     dataset: str  # fingerprint of the pairs before corruption
     noise: str = ""  # fingerprint of the corruption
