@@ -75,7 +75,7 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
         texts = [(path / "metrics.jsonl").read_text().splitlines() for path in runs]
     logged = [json.loads(text) for lines in texts for text in lines]
     model, gallery = trained.retriever.to(device).eval(), data.gallery("val")
-    captions, images = encode_gallery(model, gallery, 256, device, config.precision)
+    captions, images = encode_gallery(model, gallery, 256, config.precision)
     rankings = ["pooled", "awareness", "pooled+awareness"] + (
         ["gated", "awareness+gated"] if model.config.cross_gated.use else []
     )

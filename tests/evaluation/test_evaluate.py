@@ -63,7 +63,7 @@ def test_recalls_are_those_of_the_whole_score_matrix(retriever: Retriever, galle
 
 @pytest.mark.parametrize("batch", [5, 100])
 def test_encoding_in_batches_keeps_the_order(retriever: Retriever, gallery: Gallery, batch: int) -> None:
-    texts, images = encode_gallery(retriever, gallery, batch, CPU)
+    texts, images = encode_gallery(retriever, gallery, batch)
     assert len(texts) == 28 and len(images) == 14
     expected = retriever.encode_texts([gallery.table.captions[20]])
     torch.testing.assert_close(texts.pooled[20], expected.pooled[0], rtol=1e-4, atol=1e-5)
@@ -83,7 +83,7 @@ def test_a_shortlist_of_everything_equals_the_exhaustive_scores(
 def test_a_shorter_list_re_ranks_exactly_the_nearest_and_keeps_the_rest_below(
     retriever: Retriever, gallery: Gallery, shortlist: int
 ) -> None:
-    texts, images = encode_gallery(retriever, gallery, 100, CPU)
+    texts, images = encode_gallery(retriever, gallery, 100)
     fine = retriever.score(texts, images)  # (T, I)
     found = shortlist_scores(texts, images, shortlist, retriever.score)
     pooled = texts.pooled @ images.pooled.T
@@ -99,7 +99,7 @@ def test_a_shorter_list_re_ranks_exactly_the_nearest_and_keeps_the_rest_below(
 
 
 def test_a_shortlist_only_scores_what_is_on_it(gallery: Gallery, retriever: Retriever) -> None:
-    texts, images = encode_gallery(retriever, gallery, 100, CPU)
+    texts, images = encode_gallery(retriever, gallery, 100)
     scored = 0
 
     def score(captions: Encoded, pixels: Encoded) -> Tensor:

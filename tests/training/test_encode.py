@@ -29,10 +29,10 @@ def test_pooled_tokens_are_what_the_last_layers_make_vectors_of(frozen: bool) ->
     options = EncoderOptions(frozen=frozen)
     config = replace(config, model=replace(config.model, vision_options=options, text_options=options))
     retriever = build_method(config, len(DATA.train), DATA.train.captions).retriever.eval()
-    split = Split.open(DATA.train, DATA.train_images, retriever, config, CPU)
+    split = loop.open_split(DATA.train, DATA.train_images, retriever, config)
     with torch.no_grad():
-        captions, images = split.pooled_tokens(retriever, config, CPU, World())
-        vectors = split.encode(retriever, config, CPU, World())
+        captions, images = split.pooled_features(retriever)
+        vectors = split.encode(retriever)
         made = []
         for tokens, project in ((captions, retriever.project_texts), (images, retriever.project_images)):
             silent = torch.zeros(len(tokens), 1, dtype=torch.bool)
@@ -47,7 +47,7 @@ def test_a_look_gets_tokens_of_its_own_encoders_and_without_them_the_pooled_vect
 ) -> None:
     config = small_config(batch_size=16)
     method = build_method(config, len(DATA.train), DATA.train.captions)
-    split = Split.open(DATA.train, DATA.train_images, method.retriever, config, CPU)
+    split = Split.open(DATA.train, DATA.train_images, method.retriever)
     read = []
 
     def look(self: Method, view: TrainingView) -> dict[str, float]:
@@ -58,7 +58,7 @@ def test_a_look_gets_tokens_of_its_own_encoders_and_without_them_the_pooled_vect
 
     monkeypatch.setattr(type(method), "begin_epoch", look)
     with torch.no_grad():
-        expected = split.pooled_tokens(method.eval().retriever, config, CPU, World())
+        expected = split.pooled_features(method.eval().retriever)
         averaged = AveragedWeights(method, 0.9)
         for parameter in method.parameters():
             parameter.mul_(1.5)  # not averaged yet

@@ -31,9 +31,9 @@ from pmpguard.models.config import RetrieverConfig, preset
 from pmpguard.models.encoders.image import EncoderOptions
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import OptimiserConfig, TrainConfig
-from pmpguard.training.distributed import World
 from pmpguard.training.encode import Split
 from pmpguard.training.feature_cache import cache_images, can_cache
+from pmpguard.training.loader import ImageInputs
 from pmpguard.training.loop import TrainingData, train
 
 log = logging.getLogger("pmpguard")
@@ -89,7 +89,7 @@ class FoldJudge:
 
     retriever: Retriever
     rows: Codes
-    images: ImageSource
+    images: ImageInputs
     looked: TrainingFreeEvidence | None = None
 
 
@@ -132,28 +132,32 @@ def fold_judges(
         run = out / f"fold-{judged + 1}"
         images_used = training_images(fold, judged, config.seed)
         retriever = _trained(table, run, images_used, settings, pixels, tell)
-        seen: ImageSource = ImageSubset(pixels, codes)
+        seen: ImageInputs = ImageSubset(pixels, codes)
         if can_cache(retriever, settings.augmentation):
-            seen = cache_images(retriever, seen, settings.batch_size, device, settings.precision)
+            seen = cache_images(
+                retriever, ImageSubset(pixels, codes), settings.batch_size, device, settings.precision
+            )
             if looked is None:
-                whole = Split.open(table, pixels, retriever, settings, device)
-                looked = look_at_table(whole, retriever, settings, duplicates)
+                whole = Split.cached(
+                    table, pixels, retriever, batch=settings.batch_size, precision=settings.precision
+                )
+                looked = look_at_table(whole, retriever, settings.seed, duplicates)
         yield FoldJudge(retriever, rows, seen, looked)
 
 
 def look_at_table(
-    whole: Split, retriever: Retriever, settings: TrainConfig, duplicates: Sequence[Sequence[int]]
+    whole: Split, retriever: Retriever, seed: int, duplicates: Sequence[Sequence[int]]
 ) -> TrainingFreeEvidence:
     """What frozen encoders know of a whole table; images of `duplicates` do not judge each other."""
     table, device = whole.table, retriever.device
-    tokens = whole.pooled_tokens(retriever, settings, device, World())
+    features = whole.pooled_features(retriever)
     caption_of, image_of = (
         torch.from_numpy(codes).to(device) for codes in (table.caption_codes, table.image_codes)
     )
     labels = image_label_codes(table)
-    fold_of = split_images(len(table.first_rows), FOLDS, settings.seed, duplicates)
+    fold_of = split_images(len(table.first_rows), FOLDS, seed, duplicates)
     return training_free_evidence(
-        *tokens, caption_of, image_of, image_labels=labels, fold_of=fold_of, seed=settings.seed
+        *features, caption_of, image_of, image_labels=labels, fold_of=fold_of, seed=seed
     )
 
 

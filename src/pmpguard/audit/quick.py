@@ -20,7 +20,6 @@ from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.encode import Split
-from pmpguard.training.loader import TokenTable
 
 
 def judged_quickly(
@@ -44,9 +43,9 @@ def judged_quickly(
     retriever = Retriever.create(settings.model, table.captions).to(device).eval()
     if images is None:
         images = open_images(table, settings.model.image_size, device)
-    # no tokens are kept but pooled ones: large sets would not fit
-    whole = Split(table, images, TokenTable.of(table, retriever, device))
-    looked = look_at_table(whole, retriever, settings, duplicates)
+    # no features are kept but pooled ones: those of large sets would not fit
+    whole = Split.open(table, images, retriever, batch=settings.batch_size, precision=settings.precision)
+    looked = look_at_table(whole, retriever, settings.seed, duplicates)
     caption_of, image_of = (torch.from_numpy(x).to(device) for x in (table.caption_codes, table.image_codes))
     agree = caption_agreement_measure(centred(looked.captions), caption_of, image_of)
     measures = looked.measures if agree is None else {**looked.measures, CAPTION_AGREEMENT: agree}

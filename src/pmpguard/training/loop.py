@@ -37,7 +37,7 @@ from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, any_rank, barrier, broadcast_state
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.encode import Split
-from pmpguard.training.feature_cache import weights_fingerprint
+from pmpguard.training.feature_cache import can_cache, weights_fingerprint
 from pmpguard.training.loader import BatchLoader, batch_names
 from pmpguard.training.parameter_groups import parameter_groups
 from pmpguard.training.schedule import rate_factor, step_seed
@@ -153,9 +153,13 @@ def train(
         config.seed,
         captions_per_image=config.captions_per_image,
     )
-    seen = Split.open(data.train, data.train_images, method.retriever, config, device)
-    held_out = data.validation
-    gallery = Split.open(held_out.table, held_out.images, method.retriever, config, device)
+    seen, gallery = (
+        open_split(table, images, method.retriever, config)
+        for table, images in (
+            (data.train, data.train_images),
+            (data.validation.table, data.validation.images),
+        )
+    )
     loader = BatchLoader(
         seen.table, seen.images, seen.tokens, sampler, config.augmentation, config.seed, device, world,
         same_shapes=captures(config, device, world),
@@ -256,7 +260,7 @@ def train(
             runner.check_finite(lambda bad: batch_names(data.train, rows_of(bad)))
             trained_seconds += time.perf_counter() - epoch_started
             if (epoch + 1) % config.evaluate_every == 0 or epoch + 1 == config.epochs:
-                recall = validate(method, averaged, gallery, config, device, world)
+                recall = validate(method, averaged, gallery, world)
                 tracker.log("validation", position.step, {"epoch": epoch, **recall})
                 if recall["mr"] > position.best_score:
                     position = replace(position, best_epoch=epoch, best_score=recall["mr"])
@@ -298,14 +302,14 @@ def begin_epoch(
 ) -> dict[str, float]:
     """Offer the method its look at the training set; every rank ends with rank 0's verdicts."""
     view = TrainingView(
-        lambda: seen.encode(method.retriever, config, device, world),
-        torch.from_numpy(seen.tokens.row_of).to(device),
+        lambda: seen.encode(method.retriever, world),
+        seen.caption_of,
         torch.from_numpy(seen.table.image_codes).to(device),
         epoch,
         config.seed,
         image_labels=torch.from_numpy(image_label_codes(seen.table)).to(device),
         is_last=epoch + 1 == config.epochs,
-        read_tokens=lambda: seen.pooled_tokens(method.retriever, config, device, world),
+        read_tokens=lambda: seen.pooled_features(method.retriever, world),
     )
     method.eval()
     with torch.no_grad(), averaged.in_place(method):
@@ -316,20 +320,18 @@ def begin_epoch(
     return values
 
 
-def validate(
-    method: Method,
-    averaged: AveragedWeights,
-    gallery: Split,
-    config: TrainConfig,
-    device: torch.device,
-    world: World,
-) -> dict[str, float]:
+def open_split(table: PairTable, images: ImageSource, retriever: Retriever, config: TrainConfig) -> Split:
+    """A split as the run reads it; features of frozen backbones are cached."""
+    how = Split.cached if can_cache(retriever, config.augmentation) else Split.open
+    return how(table, images, retriever, batch=config.batch_size, precision=config.precision)
+
+
+def validate(method: Method, averaged: AveragedWeights, gallery: Split, world: World) -> dict[str, float]:
     """Recalls on the validation split, by the method's own score and the averaged weights."""
     method.eval()
     with torch.no_grad(), averaged.in_place(method):
-        captions, images = gallery.encode(method.retriever, config, device, world)
-        texts = captions[torch.from_numpy(gallery.tokens.row_of).to(device)]  # one per pair
-        scores = method.score(texts, images)
+        captions, images = gallery.encode(method.retriever, world)
+        scores = method.score(captions[gallery.caption_of], images)  # a row per pair
     return evaluate_scores(scores, gallery.table).as_dict()
 
 

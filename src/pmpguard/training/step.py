@@ -20,8 +20,8 @@ from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, average_gradients, gather_encoded
 from pmpguard.training.ema import AveragedWeights
-from pmpguard.training.kept_tokens import images_of
-from pmpguard.training.loader import DeviceBatch
+from pmpguard.training.feature_cache import encode_images, encode_texts
+from pmpguard.training.loader import DeviceBatch, ImageInput
 
 
 def captures(config: TrainConfig, device: torch.device, world: World) -> bool:
@@ -102,16 +102,16 @@ class StepRunner:
 
     def encode(self, batch: DeviceBatch, epoch: int) -> EncodedBatch:
         """The whole global batch, encoded by all ranks together."""
-        pixels = batch.pixels
-        if pixels.ndim == 4:  # else tokens kept of a frozen backbone
-            pixels = self.method.retriever.normalise(pixels)
+        given = batch.images
+        if isinstance(given, Tensor):
+            given = self.method.retriever.normalise(given)
             if self.device.type == "cuda":
-                pixels = pixels.contiguous(memory_format=torch.channels_last)
-        texts, images = self._seen_by(self.method.retriever, batch, pixels)
+                given = given.contiguous(memory_format=torch.channels_last)
+        texts, images = self._encoded_by(self.method.retriever, batch, given)
         taught = None
         if self.teacher is not None:
             with torch.no_grad():
-                taught = TeacherBatch(self.teacher, *self._seen_by(self.teacher, batch, pixels))
+                taught = TeacherBatch(self.teacher, *self._encoded_by(self.teacher, batch, given))
         return EncodedBatch(
             texts,
             images,
@@ -124,11 +124,11 @@ class StepRunner:
             taught,
         )
 
-    def _seen_by(self, model: Retriever, batch: DeviceBatch, pixels: Tensor) -> tuple[Encoded, Encoded]:
+    def _encoded_by(self, model: Retriever, batch: DeviceBatch, given: ImageInput) -> tuple[Encoded, Encoded]:
         """The global batch's captions and images as this model encodes them."""
         with encoder_precision(self.device, self.config.precision):
-            images = images_of(model, pixels)
-            texts = batch.words.encode(model).chosen(batch.caption_of)
+            images = encode_images(model, given)
+            texts = encode_texts(model, batch.texts).chosen(batch.caption_of)
         return (
             gather_encoded(texts.to(dtype=torch.float32), len(batch.rows), self.world),
             gather_encoded(images.to(dtype=torch.float32), len(batch.image_keys), self.world),
