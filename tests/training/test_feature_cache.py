@@ -16,7 +16,7 @@ from pmpguard.errors import ConfigError
 from pmpguard.methods.method import Method
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.encoders.image import EncoderOptions
-from pmpguard.training import loop
+from pmpguard.training import epoch, loop
 from pmpguard.training.batch_sampler import PairSampler
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World
@@ -113,7 +113,7 @@ def test_a_run_on_kept_tokens_equals_one_that_asks_the_backbones(
 ) -> None:
     config = replace(frozen_config(), method=name, settings=settings, epochs=3, ema=0.9)
     kept = loop.train(config, DATA, tmp_path / "kept").method.state_dict()
-    monkeypatch.setattr(loop, "can_cache", lambda *_: False)
+    monkeypatch.setattr(epoch, "can_cache", lambda *_: False)
     live = loop.train(config, DATA, tmp_path / "live").method.state_dict()
     for name, value in live.items():
         torch.testing.assert_close(kept[name], value, rtol=5e-3, atol=5e-4)

@@ -174,8 +174,6 @@ def run_experiment(
     data = data or prepare_dataset(config)
     device = pick_device(config.train.device)
     corruption = corrupt_dataset(data.table, config.noise, config.train.seed)
-    run.mkdir(parents=True, exist_ok=True)
-    save_manifest(corruption, run / "noise.json")
     if corruption.effective_rate >= 1:
         log.warning("%s: every training caption is wrong, there is nothing true to learn", data.table.name)
     in_train = np.array(data.table.column("split")) == "train"
@@ -198,6 +196,7 @@ def run_experiment(
             data.table.fingerprint,
             noise_fingerprint(corruption, config.oracle),
             known,
+            record=lambda: save_manifest(corruption, run / "noise.json"),
         ),
         run,
         observe=None if config.oracle else observe,

@@ -29,7 +29,7 @@ from pmpguard.detection.rematch import (
     standardised_cosines,
     without_labelled,
 )
-from pmpguard.methods.method import Method, TrainingView
+from pmpguard.methods.method import EpochPlan, Method, TrainingView
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.models.retriever import Retriever
 from pmpguard.stable_random import StableRandom
@@ -48,6 +48,7 @@ class DetectingMethod(Method):
 
     weight: Tensor  # (N,) of each pair's positive terms
     paired_image: Tensor  # (N,) the image each row is trained with; -1 before the training-free detection
+    repeats: Tensor | None  # (N,) how often an epoch comes to each row
     kept_back: Tensor | None  # (N,) bool: pairs of images that calibration needs untrained
     settings: PmpGuardSettings
 
@@ -69,17 +70,18 @@ class DetectingMethod(Method):
         self.register_buffer(
             "kept_back", torch.zeros(pairs, dtype=torch.bool) if settings.complementary > 0 else None
         )
-        if settings.clean_oversampling > 1:
-            self.register_buffer("repeats", torch.ones(pairs, dtype=torch.int64))
+        often = torch.ones(pairs, dtype=torch.int64) if settings.clean_oversampling > 1 else None
+        self.register_buffer("repeats", often)
 
-    def begin_epoch(self, view: TrainingView) -> dict[str, float]:
+    def begin_epoch(self, view: TrainingView) -> EpochPlan:
         """Judge every pair, propose captions for the images, rematch what was flagged, plan the epoch."""
         found = {} if self.p_match is None or self.clean_estimates else self._detect(view, self.p_match)
         if self.repeats is not None and view.epoch >= self.settings.calibration_epochs:
             self.repeats.copy_(
                 planned_repeats(self.weight, self.settings.clean_oversampling, view.seed, view.epoch)
             )
-        return found
+        partners = self.paired_image if int(self.paired_image.max()) >= 0 else None
+        return EpochPlan(self.weight, partners, self.repeats, found)
 
     def _detect(self, view: TrainingView, p_match: Tensor) -> dict[str, float]:
         settings = self.settings
@@ -115,8 +117,8 @@ class DetectingMethod(Method):
             least is not None and self.p_match is not None and float(self._buffer("estimated_rate")) >= least
         )
 
-    def clean_probability(self, matches: Tensor) -> None:
-        self.weight.copy_(matches)
+    def set_clean_mask(self, clean: Tensor) -> None:
+        self.weight.copy_(clean)
         self.clean_estimates = True
 
     def _unseen(self, view: TrainingView) -> Tensor:

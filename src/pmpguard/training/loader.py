@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -64,12 +64,12 @@ class DeviceBatch:
 
     def cloned(self) -> DeviceBatch:
         """The same values in memory of their own."""
-        copies = {}
+        copies: dict[str, Any] = {}
         for name in self._names():
             value = getattr(self, name)
             clones = [tensor.clone() for tensor in tensors_of(value)]
             copies[name] = clones[0] if isinstance(value, Tensor) else type(value)(*clones)
-        return DeviceBatch(longer_than=self.longer_than, **copies)
+        return replace(self, **copies)
 
 
 def tensors_of(value: ImageInput | TextInput) -> list[Tensor]:
@@ -177,7 +177,7 @@ class BatchLoader:
         self.table, self.images, self.tokens, self.sampler = table, images, tokens, sampler
         self.augmentation, self.seed, self.device, self.world = augmentation, seed, device, world
         self.oriented = np.array([names_direction(caption) for caption in table.captions], dtype=bool)
-        self.pair_with(table.image_codes)
+        self.pair_with(None)
         self.same_shapes = same_shapes
         self.most_images = 0  # in any batch of the first two epochs
         self.room: Packing | None = None  # for the captions of any batch so far
@@ -186,8 +186,9 @@ class BatchLoader:
             self.most_images = max(len(plan.images) for plan in plans)
             self.room = tokens.packing(self.distinct_captions(plans), spare=True)
 
-    def pair_with(self, image_codes: np.ndarray) -> None:
-        """Train each row with this image (N,): the labelled one, or one it was rematched to."""
+    def pair_with(self, image_codes: np.ndarray | None) -> None:
+        """Train each row with this image (N,), by default with the labelled one."""
+        image_codes = self.table.image_codes if image_codes is None else image_codes
         self.sampler.image_codes = self.image_codes = image_codes
         self.sampler.forget()
         # An image keeps its orientation when any of its captions names a direction.

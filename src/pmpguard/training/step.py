@@ -51,11 +51,19 @@ class StepRunner:
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)
         self.capturing = captures(config, device, world)
         self.cuda_graphs: dict[tuple[object, ...], CapturedStep | None] = {}
+        self.weights: Tensor | None = None  # (N,) of the pairs, by the epoch's plan
         self.pool: Any = None  # memory that all graphs work in, one at a time
         if self.capturing:
             self.pool = torch.cuda.graph_pool_handle()
             for group in optimiser.param_groups:
                 group["lr"] = torch.tensor(group["lr"], device=device)
+
+    def weigh(self, weights: Tensor | None) -> None:
+        """From now on pairs have these weights (N,); captured steps read them from the same memory."""
+        if self.weights is None or weights is None:
+            self.weights = None if weights is None else weights.to(self.device, copy=True)
+        else:
+            self.weights.copy_(weights)
 
     def step(self, batches: Sequence[DeviceBatch], epoch: int, step: int, factor: float) -> None:
         """Average the gradients of `batches`, clip, update weights and averages."""
@@ -82,7 +90,7 @@ class StepRunner:
 
     def _replayed(self, batch: DeviceBatch, epoch: int) -> dict[str, Tensor]:
         """The first step of a kind runs as it is and warms up, the second is captured, the rest replay it."""
-        key = self.method.phase(epoch), *batch.kind
+        key = self.method.phase(epoch), self.weights is None, *batch.kind
         if key not in self.cuda_graphs:
             self.cuda_graphs[key] = None
             return self.update([batch], epoch)
@@ -122,6 +130,7 @@ class StepRunner:
             epoch,
             batch.longer_than,
             taught,
+            None if self.weights is None else self.weights[batch.rows],
         )
 
     def _encoded_by(self, model: Retriever, batch: DeviceBatch, given: ImageInput) -> tuple[Encoded, Encoded]:
