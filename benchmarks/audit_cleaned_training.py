@@ -21,11 +21,12 @@ from audit_data import RESULTS, Dataset, judged_parts, load_dataset, record, usu
 from pmpguard.audit.cleaning import clean_pairs
 from pmpguard.audit.crossfit import CrossfitConfig, training_settings
 from pmpguard.audit.judging import judge_parts
-from pmpguard.data.images.sources import Images, ImageSubset
+from pmpguard.data.images.sources import ImageSource, ImageSubset
 from pmpguard.data.pairs import PairTable
+from pmpguard.device import pick_device
 from pmpguard.evaluation.evaluate import Gallery, evaluate_retriever
 from pmpguard.noise.inject import corrupt_pairs
-from pmpguard.training.loop import TrainingData, pick_device, train
+from pmpguard.training.loop import TrainingData, train
 
 
 def chosen(data: Dataset, codes: np.ndarray) -> tuple[PairTable, ImageSubset]:
@@ -36,7 +37,7 @@ def chosen(data: Dataset, codes: np.ndarray) -> tuple[PairTable, ImageSubset]:
 
 
 def test_mr(
-    train_table: PairTable, images: Images, validation: Gallery, test: Gallery, config: CrossfitConfig
+    train_table: PairTable, images: ImageSource, validation: Gallery, test: Gallery, config: CrossfitConfig
 ) -> float:
     """mR on the test split of a plain InfoNCE model trained on the given pairs."""
     device = pick_device(config.device)

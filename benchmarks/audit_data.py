@@ -17,10 +17,10 @@ from pmpguard.audit.crossfit import CrossfitConfig, FoldJudge, fold_judges
 from pmpguard.audit.judging import JudgedPart, judged_by_model
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.images.decode import load_images
-from pmpguard.data.images.sources import Images, ImagesInMemory
+from pmpguard.data.images.sources import ImagesInMemory, ImageSource
 from pmpguard.data.pairs import PairTable
+from pmpguard.device import pick_device
 from pmpguard.synthetic.scenes import synthetic_scenes
-from pmpguard.training.loop import pick_device
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 RESULTS = Path(__file__).parent / "results"
@@ -31,7 +31,7 @@ class Dataset:
     """Clean pairs, all in one split, with their images by image code."""
 
     table: PairTable
-    images: Images  # opened once: what frozen encoders read of them is remembered
+    images: ImageSource  # opened once: what frozen encoders read of them is remembered
     name: str
 
 

@@ -37,14 +37,15 @@ from pmpguard.audit.crossfit import CrossfitConfig, of_images, training_settings
 from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_together
 from pmpguard.data.images.sources import ImageSubset
 from pmpguard.data.pairs import PairTable
+from pmpguard.device import pick_device
 from pmpguard.evaluation.detection import measure_detection, precision_at
-from pmpguard.evaluation.evaluate import Gallery, ImageSource
+from pmpguard.evaluation.evaluate import Gallery
 from pmpguard.models.retriever import Retriever
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.feature_cache import cache_images, can_cache
-from pmpguard.training.kept_tokens import images_of
-from pmpguard.training.loop import TrainingData, pick_device, train
+from pmpguard.training.feature_cache import cache_images, can_cache, encode_images
+from pmpguard.training.loader import ImageInputs
+from pmpguard.training.loop import TrainingData, train
 
 WARM_UP = 5  # epochs before losses are read, as in NCR
 LOSS_BATCH = 160
@@ -82,13 +83,13 @@ def in_sample_losses(data: Dataset, table: PairTable, config: CrossfitConfig) ->
     pixels = seen_by(model, data, settings)
     cuts = np.array_split(np.arange(len(pixels)), max(1, len(pixels) // 256))
     with torch.no_grad():
-        images = torch.cat([images_of(model, some).pooled for some in pixels.batches(cuts)])  # (I, d)
+        images = torch.cat([encode_images(model, some).pooled for some in pixels.batches(cuts)])  # (I, d)
     captions = model.encode_texts(distinct_captions(table)).pooled  # (C, d)
     own, labelled = captions[table.caption_codes], images[table.image_codes]  # (N, d)
     return pair_losses(own, labelled, model.temperature.item(), config.seed)
 
 
-def seen_by(model: Retriever, data: Dataset, settings: TrainConfig) -> ImageSource:
+def seen_by(model: Retriever, data: Dataset, settings: TrainConfig) -> ImageInputs:
     """Tokens kept of the images where the model is frozen, else the images."""
     if not can_cache(model, settings.augmentation):
         return data.images

@@ -22,10 +22,10 @@ from pmpguard.audit.judging import judge_together
 from pmpguard.audit.word_evidence import WRONG_UNDER, image_evidence, sibling_evidence, visibility
 from pmpguard.audit.word_verdicts import judge_words
 from pmpguard.data.images.sources import ImagesInMemory
+from pmpguard.device import pick_device
 from pmpguard.evaluation.detection import auroc, average_precision
 from pmpguard.noise.inject import partial_corruption
 from pmpguard.synthetic.scenes import SyntheticScenes, WrongCaption, synthetic_scenes, wrong_description
-from pmpguard.training.loop import pick_device
 
 
 def wrong_characters(caption: str, wrong: WrongCaption) -> list[tuple[int, int]]:

@@ -27,12 +27,13 @@ import torch
 import yaml
 
 from pmpguard.config import fingerprint, to_dict
+from pmpguard.device import pick_device
 from pmpguard.evaluation.evaluate import encode_gallery, evaluate_scores
 from pmpguard.experiments.grid import GridConfig, cell_config, merge, read_grid
 from pmpguard.experiments.run import PreparedDataset, method_detection, oracle_data, prepare_dataset
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.distillation import SECOND, train_with_distillation
-from pmpguard.training.loop import TrainingData, pick_device
+from pmpguard.training.loop import TrainingData
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 ROWS = Path(__file__).parent / "results" / "explore.jsonl"
@@ -74,7 +75,7 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
         texts = [(path / "metrics.jsonl").read_text().splitlines() for path in runs]
     logged = [json.loads(text) for lines in texts for text in lines]
     model, gallery = trained.retriever.to(device).eval(), data.gallery("val")
-    captions, images = encode_gallery(model, gallery, 256, device, config.precision)
+    captions, images = encode_gallery(model, gallery, 256, config.precision)
     rankings = ["pooled", "awareness", "pooled+awareness"] + (
         ["gated", "awareness+gated"] if model.config.cross_gated.use else []
     )

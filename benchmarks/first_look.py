@@ -20,14 +20,14 @@ import torch
 from audit_data import RESULTS, record
 
 from pmpguard.data.pairs import image_label_codes
+from pmpguard.device import pick_device
 from pmpguard.evaluation.detection import measure_detection
 from pmpguard.experiments.grid import cell_config, read_grid
 from pmpguard.experiments.run import prepare_dataset
 from pmpguard.methods.method import TrainingView
 from pmpguard.noise.inject import corrupt_pairs
-from pmpguard.training.distributed import World
 from pmpguard.training.encode import Split
-from pmpguard.training.loop import build_method, pick_device
+from pmpguard.training.loop import build_method
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "rsicd-light.yaml"
 CASES = [("caption", 0.0), ("caption", 0.2), ("caption", 0.4), ("caption", 0.6), ("caption", 0.8),
@@ -47,9 +47,10 @@ def main() -> None:
     data = prepare_dataset(experiment, ("train",))
     clean = data.table.split("train")
     method = build_method(config, len(clean), clean.captions).to(device).eval()
-    split = Split.open(clean, data.images["train"], method.retriever, config, device)
-    with torch.no_grad():
-        tokens = split.pooled_tokens(method.retriever, config, device, World())
+    split = Split.open(
+        clean, data.images["train"], method.retriever, batch=config.batch_size, precision=config.precision
+    )
+    tokens = split.pooled_features(method.retriever)
     number_of = dict(zip(clean.captions, split.tokens.row_of.tolist(), strict=True))
     labels = torch.from_numpy(image_label_codes(clean)).to(device)
     in_train = np.array(data.table.column("split")) == "train"
@@ -64,7 +65,7 @@ def main() -> None:
             judge = type(method)(method.retriever, settings, len(clean)).to(device)
             judge.begin_epoch(
                 TrainingView(
-                    lambda: split.encode(method.retriever, config, device, World()),
+                    lambda: split.encode(method.retriever),
                     caption_of, image_of, 0, 0, image_labels=labels, read_tokens=lambda: tokens,
                 )
             )  # fmt: skip

@@ -101,7 +101,7 @@ def main() -> None:
     else:
         table = read_pairs(Path(options.dataset), images=options.images).split(options.split)
         gallery = Gallery(table, open_images(table, retriever.config.image_size, torch.device("cpu")))
-    texts, images = encode_gallery(retriever, gallery, 64, torch.device("cpu"))
+    texts, images = encode_gallery(retriever, gallery, 64)
     pooled = texts.pooled @ images.pooled.T  # (T, I)
     fine = retriever.score(texts, images)  # (T, I)
     own = torch.from_numpy(gallery.table.image_codes)

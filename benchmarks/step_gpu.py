@@ -47,7 +47,8 @@ from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.loader import BatchLoader, DeviceBatch, TokenTable
-from pmpguard.training.loop import build_method, build_optimiser
+from pmpguard.training.loop import build_method
+from pmpguard.training.parameter_groups import build_optimiser
 from pmpguard.training.step import StepRunner, captures
 from pmpguard.training.tracking import current_commit, describe_hardware
 

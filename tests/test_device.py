@@ -1,4 +1,4 @@
-"""Values arrive as they are, whatever their memory looks like."""
+"""The device that is picked, its precision, and values that arrive as they are."""
 
 from __future__ import annotations
 
@@ -6,9 +6,26 @@ import numpy as np
 import pytest
 import torch
 
-from pmpguard.device import to_device
+from pmpguard.device import encoder_precision, pick_device, to_device
+from pmpguard.errors import ConfigError
 
 CPU = torch.device("cpu")
+
+
+def test_a_device_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert pick_device("auto") == pick_device("cpu") == CPU
+    with pytest.raises(ConfigError, match="there is no CUDA device"):
+        pick_device("cuda")
+    with pytest.raises(ConfigError, match="'gpu' is unknown"):
+        pick_device("gpu")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_only_cuda_computes_in_bfloat16(precision: str) -> None:
+    with encoder_precision(CPU, precision):
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == torch.float32
 
 
 def test_arrays_and_tensors_arrive_as_they_are() -> None:

@@ -1,10 +1,34 @@
-"""From the host to the device without waiting for it."""
+"""Which device computes, how precisely, and how values get there without waiting for it."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from pmpguard.errors import ConfigError
+
+
+def pick_device(name: str) -> torch.device:
+    """ "auto" takes the first CUDA device where there is one.
+
+    >>> pick_device("cpu")
+    device(type='cpu')
+    """
+    if name == "auto":
+        name = f"cuda:{torch.cuda.current_device()}" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(f"device: {name!r} is unknown", fix="auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"device: {name} is asked for, but there is no CUDA device", fix="auto or cpu")
+    return device
+
+
+def encoder_precision(device: torch.device, precision: str) -> torch.autocast:
+    """The context encoders run in: bfloat16 on CUDA where asked for; other devices always use float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16" and device.type == "cuda")
 
 
 def to_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:

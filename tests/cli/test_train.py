@@ -15,7 +15,7 @@ from pmpguard.cli.main import main
 from pmpguard.data.formats import read_pairs
 from pmpguard.evaluation.detection import RematchPrecision
 from pmpguard.synthetic.scenes import synthetic_scenes, write_world
-from pmpguard.training.loop import Interrupted
+from pmpguard.training.interrupt import Interrupted
 
 SMALL = {
     "method": "pmpguard", "settings": {"detect_from_epoch": 1, "cga": True, "ranking": "awareness"},

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from pmpguard.data.images.sources import ImagesInMemory
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.evaluate import (
@@ -28,20 +28,6 @@ CPU = torch.device("cpu")
 WORDS = ["red", "green", "blue", "roof", "pond", "road", "tree", "field"]
 
 
-class Held:
-    """Images in memory."""
-
-    def __init__(self, pixels: Tensor) -> None:
-        self.pixels = pixels
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
-        for part in codes:
-            yield self.pixels[torch.from_numpy(part)]
-
-
 @pytest.fixture(scope="module")
 def gallery() -> Gallery:
     """Fourteen images of noise with two captions each; one sentence occurs twice."""
@@ -51,7 +37,7 @@ def gallery() -> Gallery:
     columns = {"image": [f"{number // 2}.png" for number in range(28)], "caption": captions}
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (14, 3, 32, 32), generator=generator, dtype=torch.uint8)
-    return Gallery(PairTable.from_columns(columns, name="noise"), Held(pixels))
+    return Gallery(PairTable.from_columns(columns, name="noise"), ImagesInMemory(pixels, CPU))
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +63,7 @@ def test_recalls_are_those_of_the_whole_score_matrix(retriever: Retriever, galle
 
 @pytest.mark.parametrize("batch", [5, 100])
 def test_encoding_in_batches_keeps_the_order(retriever: Retriever, gallery: Gallery, batch: int) -> None:
-    texts, images = encode_gallery(retriever, gallery, batch, CPU)
+    texts, images = encode_gallery(retriever, gallery, batch)
     assert len(texts) == 28 and len(images) == 14
     expected = retriever.encode_texts([gallery.table.captions[20]])
     torch.testing.assert_close(texts.pooled[20], expected.pooled[0], rtol=1e-4, atol=1e-5)
@@ -97,7 +83,7 @@ def test_a_shortlist_of_everything_equals_the_exhaustive_scores(
 def test_a_shorter_list_re_ranks_exactly_the_nearest_and_keeps_the_rest_below(
     retriever: Retriever, gallery: Gallery, shortlist: int
 ) -> None:
-    texts, images = encode_gallery(retriever, gallery, 100, CPU)
+    texts, images = encode_gallery(retriever, gallery, 100)
     fine = retriever.score(texts, images)  # (T, I)
     found = shortlist_scores(texts, images, shortlist, retriever.score)
     pooled = texts.pooled @ images.pooled.T
@@ -113,7 +99,7 @@ def test_a_shorter_list_re_ranks_exactly_the_nearest_and_keeps_the_rest_below(
 
 
 def test_a_shortlist_only_scores_what_is_on_it(gallery: Gallery, retriever: Retriever) -> None:
-    texts, images = encode_gallery(retriever, gallery, 100, CPU)
+    texts, images = encode_gallery(retriever, gallery, 100)
     scored = 0
 
     def score(captions: Encoded, pixels: Encoded) -> Tensor:
@@ -147,4 +133,4 @@ def test_bad_requests_are_refused(retriever: Retriever, gallery: Gallery) -> Non
     with pytest.raises(ConfigError, match="shortlist: 0 is not positive"):
         evaluate_retriever(retriever, gallery, split="test", shortlist=0)
     with pytest.raises(DataError, match="at least two images"):
-        Gallery(gallery.table.slice(0, 2), Held(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)))
+        Gallery(gallery.table.slice(0, 2), ImagesInMemory(torch.zeros(1, 3, 32, 32, dtype=torch.uint8), CPU))

@@ -23,7 +23,7 @@ from pmpguard.experiments.grid import (
 from pmpguard.experiments.render import make_sections, to_markdown
 from pmpguard.experiments.rows import read_rows, summarise
 from pmpguard.experiments.run import ExperimentConfig, PreparedDataset, run_experiment
-from pmpguard.training.loop import Interrupted
+from pmpguard.training.interrupt import Interrupted
 
 DATA = prepared_squares()
 

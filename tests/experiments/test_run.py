@@ -36,7 +36,7 @@ from pmpguard.experiments.run import (
 from pmpguard.noise.inject import Corruption, corrupt_pairs
 from pmpguard.noise.manifest import save_manifest
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.distillation import SECOND, train_with_distillation
+from pmpguard.training.distillation import STUDENT, train_with_distillation
 from pmpguard.training.loop import build_method
 
 DATA = prepared_squares()
@@ -127,10 +127,10 @@ def test_nothing_but_the_detection_metric_reads_the_labels(
 
     monkeypatch.setattr(experiment, "corrupt_dataset", guarded)
     monkeypatch.setattr(experiment, "save_manifest", lambda *_: None)  # writes them down before training
-    monkeypatch.setattr(experiment, "train_generations", watched)
+    monkeypatch.setattr(experiment, "train_with_distillation", watched)
     twice = replace(GUARD, settings={**WITH_GATES, "distill_above_rate": 0.0})
     result = run_experiment(config(train=twice), tmp_path, DATA)
-    assert (tmp_path / SECOND).exists()
+    assert (tmp_path / STUDENT).exists()
     assert wire.allowed_reads >= 6  # once an epoch of both models, for the log
     assert result.detection is not None and result.detection.true_rate == pytest.approx(0.4, abs=0.01)
 
@@ -311,7 +311,7 @@ def test_the_oracle_of_any_other_method_gets_the_clean_pairs_only(tmp_path: Path
     result = run_experiment(config(oracle=True, train=plain), tmp_path, DATA)
     assert result.trained.steps == plain.epochs * (144 // 20)  # 60 % of 240 pairs
     with pytest.raises(NotImplementedError, match="does not weight pairs"):
-        result.trained.method.trust(torch.ones(144))
+        result.trained.method.set_clean_mask(torch.ones(144))
 
 
 def test_clean_pairs_keep_their_own_images(tmp_path: Path) -> None:

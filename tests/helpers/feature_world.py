@@ -95,11 +95,14 @@ def learn(
                 lambda: (encode(1, world.captions[:TRAIN]), encode(0, world.images[:TRAIN])),
                 world.owner, everything, epoch, seed,
             )  # fmt: skip
-            method.begin_epoch(view)
+            plan = method.begin_epoch(view)
         generator = torch.Generator().manual_seed(seed * 1000 + epoch)
         for rows in torch.randperm(TRAIN, generator=generator).split(batch):
             texts, images = encode(1, world.captions[world.owner[rows]]), encode(0, world.images[rows])
-            given = EncodedBatch(texts, images, torch.arange(len(rows)), rows, world.owner[rows], rows, epoch)
+            weights = None if plan.weights is None else plan.weights[rows]
+            given = EncodedBatch(
+                texts, images, torch.arange(len(rows)), rows, world.owner[rows], rows, epoch, weights=weights
+            )
             optimiser.zero_grad()
             sum(term.mean() for term in method.losses(given).values()).backward()  # type: ignore[union-attr]
             optimiser.step()

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers.small_runs import coloured_squares, small_config, training_data
 
 from pmpguard.training import loop
-from pmpguard.training.launch import joined_processes
+from pmpguard.training.distributed import joined_processes
 from pmpguard.training.loader import DeviceBatch
 
 

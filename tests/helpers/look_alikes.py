@@ -42,13 +42,17 @@ def mean_cosine_after(name: str, epochs: int, seed: int = 0, **settings: object)
 
     for epoch in range(epochs):
         with torch.no_grad():
-            method.begin_epoch(TrainingView(everything, torch.arange(len(image_of)), image_of, epoch, seed))
+            plan = method.begin_epoch(
+                TrainingView(everything, torch.arange(len(image_of)), image_of, epoch, seed)
+            )
         for chosen in torch.randperm(IMAGES, generator=generator).split(BATCH):
             rows = rows_of[chosen].flatten()
             own = torch.arange(len(chosen)).repeat_interleave(CAPTIONS)
+            weights = None if plan.weights is None else plan.weights[rows]
             batch = EncodedBatch(
-                encode(1, captions[rows]), encode(0, images[chosen]), own, chosen, rows, rows, epoch
-            )
+                encode(1, captions[rows]), encode(0, images[chosen]), own, chosen, rows, rows, epoch,
+                weights=weights,
+            )  # fmt: skip
             optimiser.zero_grad()
             sum(term.mean() for term in method.losses(batch).values()).backward()  # type: ignore[union-attr]
             optimiser.step()

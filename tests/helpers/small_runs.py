@@ -59,7 +59,9 @@ def training_data(table: PairTable, images: torch.Tensor, noise: str = "") -> Tr
     return TrainingData(train, pixels, Gallery(*part("val")), table.fingerprint, noise)
 
 
-def press_ctrl_c(patch: pytest.MonkeyPatch, after: int) -> list[int]:
+def press_ctrl_c(
+    patch: pytest.MonkeyPatch, after: int, signal_number: signal.Signals = signal.SIGINT
+) -> list[int]:
     """After so many steps from now on; the numbers of all steps that are taken gather in the list."""
     taken: list[int] = []
     original = loop.StepRunner.step
@@ -68,7 +70,7 @@ def press_ctrl_c(patch: pytest.MonkeyPatch, after: int) -> list[int]:
         original(self, batches, epoch, number, factor)
         taken.append(number)
         if len(taken) == after:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal_number)
 
     patch.setattr(loop.StepRunner, "step", step)
     return taken

@@ -26,7 +26,8 @@ from pmpguard.training.distillation import train_with_distillation
 from pmpguard.training.distributed import World, average_gradients
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.loader import BatchLoader, TokenTable
-from pmpguard.training.loop import TrainingData, build_method, build_optimiser, train
+from pmpguard.training.loop import TrainingData, build_method, train
+from pmpguard.training.parameter_groups import build_optimiser
 from pmpguard.training.step import StepRunner
 
 

@@ -81,7 +81,7 @@ def test_calibration_images_are_not_trained_on_until_they_are_released() -> None
 def test_before_any_training_captions_are_judged_by_how_they_agree() -> None:
     method = guard(detect_from_epoch=2, rematch=False)
     seen, is_mismatched = view(0)
-    assert "estimated_mismatch_rate" in method.begin_epoch(seen)
+    assert "estimated_mismatch_rate" in method.begin_epoch(seen).log
     assert method.p_match is not None
     first = method.p_match.clone()
     assert first[is_mismatched].mean() < 0.3 < 0.7 < first[~is_mismatched].mean()
@@ -120,7 +120,7 @@ def test_captions_of_exchanged_images_neither_vouch_for_each_other_nor_have_riva
     exchanged = replace(seen, image_of=place[seen.image_of])
     is_mismatched = torch.isin(seen.image_of, moved)
     for epoch in (0, 1):
-        values = method.begin_epoch(replace(exchanged, epoch=epoch, _cache={}))
+        values = method.begin_epoch(replace(exchanged, epoch=epoch, _cache={})).log
     assert values["estimated_mismatch_rate"] == pytest.approx(float(is_mismatched.float().mean()), abs=0.05)
     assert method.p_match is not None
     assert method.p_match[is_mismatched].mean() < 0.1 and method.p_match[~is_mismatched].mean() > 0.9
@@ -137,9 +137,9 @@ def test_with_one_caption_a_image_nothing_is_held_against_any_pair_before_the_fi
     many = seen.images.pooled[torch.arange(PAIRS) // 4]
     images = Encoded(many, many[:, None], torch.ones(PAIRS, 1, dtype=torch.bool))
     alone = replace(alone, encode=lambda: (seen.captions, images), _cache={})
-    assert method.begin_epoch(alone) == {}
+    assert method.begin_epoch(alone).log == {}
     assert (method.weight == 1).all()
-    later = method.begin_epoch(replace(alone, epoch=1, _cache={}))
+    later = method.begin_epoch(replace(alone, epoch=1, _cache={})).log
     assert "estimated_mismatch_rate" in later and float(method.weight.min()) < 0.1
 
 
@@ -163,7 +163,7 @@ def test_what_is_judged_wrong_gives_way_to_what_is_judged_right() -> None:
 def test_pairs_judged_to_match_come_more_often_from_an_epoch_on(trusted: bool) -> None:
     method = guard(detect_from_epoch=0, rematch=False, calibration_epochs=2, clean_oversampling=3.0)
     if trusted:
-        method.trust(~view(0)[1])
+        method.set_clean_mask(~view(0)[1])
     for epoch in (0, 1, 2):
         seen, is_mismatched = view(epoch)
         method.begin_epoch(seen)
@@ -222,7 +222,7 @@ def test_rivals_judge_pairs_but_not_how_many_are_wrong(monkeypatch: pytest.Monke
     for competitors in (None, condemn):
         monkeypatch.setattr(catching_method, "rival_part", competitors or (lambda *given: None))
         method = guard(detect_from_epoch=0, rematch=False)
-        found.append((method.begin_epoch(view(0)[0])["estimated_mismatch_rate"], method.p_match))
+        found.append((method.begin_epoch(view(0)[0]).log["estimated_mismatch_rate"], method.p_match))
     (rate, alone), (with_rivals, beside) = found
     assert rate == with_rivals == pytest.approx(float(is_mismatched.float().mean()), abs=0.05)
     assert alone is not None and beside is not None
@@ -234,16 +234,16 @@ def test_the_lowest_estimate_of_the_rate_is_kept() -> None:
     """A model that got worse cannot tell some true pairs from wrong ones and must not raise the rate."""
     method = guard(detect_from_epoch=0, rematch=False)
     for epoch, noise in ((0, 0.5), (1, 4.0), (2, 0.5)):
-        estimated = method.begin_epoch(view(epoch, noise=noise)[0])["estimated_mismatch_rate"]
+        estimated = method.begin_epoch(view(epoch, noise=noise)[0]).log["estimated_mismatch_rate"]
         assert estimated == pytest.approx(0.4, abs=0.03)
     fresh = guard(detect_from_epoch=0, rematch=False)
-    assert fresh.begin_epoch(view(0, noise=4.0)[0])["estimated_mismatch_rate"] > 0.45
+    assert fresh.begin_epoch(view(0, noise=4.0)[0]).log["estimated_mismatch_rate"] > 0.45
 
 
 def test_wrong_pairs_are_caught_and_the_rate_is_estimated() -> None:
     method = guard(detect_from_epoch=0, rematch=False)
     seen, is_mismatched = view(0)
-    values = method.begin_epoch(seen)
+    values = method.begin_epoch(seen).log
     assert values["estimated_mismatch_rate"] == pytest.approx(0.4, abs=0.03)
     assert method.p_match is not None
     assert method.p_match[is_mismatched].mean() < 0.05 and method.p_match[~is_mismatched].mean() > 0.95
@@ -262,7 +262,7 @@ def test_every_image_gets_a_caption_it_is_not_labelled_with() -> None:
 def test_rematched_captions_are_trained_with_the_image_they_belong_to() -> None:
     method = guard(detect_from_epoch=0, rematch=True, rematch_from=0, calibration_epochs=0)
     seen, is_mismatched = view(0)
-    assert method.begin_epoch(seen)["rematched"] > 100
+    assert method.begin_epoch(seen).log["rematched"] > 100
     moved = method.paired_image != seen.image_of
     assert is_mismatched[moved].float().mean() > 0.95
     # A image none of whose four captions was flagged (0.6 ** 4 = 13 % of them) is no candidate.
@@ -304,14 +304,14 @@ def test_without_suppression_no_pair_is_judged() -> None:
     paper = kind.read_settings("paper", {})
     assert isinstance(paper, PmpGuardSettings) and paper.form == "joint" and paper.awareness_loss == "hinge"
     method = guard(suppress=False)
-    assert method.p_match is None and method.begin_epoch(view(5)[0]) == {}
+    assert method.p_match is None and method.begin_epoch(view(5)[0]).log == {}
     assert (method.weight == 1).all()
 
 
 def test_a_caught_pair_still_pushes_but_not_one_kept_for_calibration() -> None:
     method, given = build("pmpguard", pnaa=False, complementary=3.0, complementary_temperature=0.2), batch()
     assert isinstance(method, PmpGuard) and method.kept_back is not None
-    method.weight[given.rows] = 0
+    given = replace(given, weights=torch.zeros(len(given.rows)))
     method.kept_back[given.rows[2]] = True
     logits = given.texts.pooled @ given.images.pooled.T / 0.2
     wanted = []
@@ -327,7 +327,7 @@ def test_a_caught_pair_still_pushes_but_not_one_kept_for_calibration() -> None:
 def test_a_pair_of_weight_zero_gets_no_pull() -> None:
     method, given = build("pmpguard", cga=False, pnaa=False), batch(captions=5)
     assert isinstance(method, PmpGuard)
-    method.weight[given.rows[0]] = 0
+    given = replace(given, weights=torch.tensor([0.0, 1, 1, 1, 1]))
     assert float(method.losses(given)["pooled"][0].detach()) == 0
 
 
@@ -337,12 +337,10 @@ def test_pairs_learn_from_a_teacher_as_far_as_they_are_not_trusted() -> None:
     method = build("pmpguard", distill_weight=2.0)
     assert isinstance(method, PmpGuard)
     taught = replace(given, taught=TeacherBatch(teacher, seen.texts, seen.images))
-    method.weight.fill_(1.0)
     for name, term in method.losses(taught).items():
         if name.startswith("taught"):
             assert (term == 0).all()
-    method.weight.fill_(0.25)
-    method.weight[int(given.rows[0])] = 0.75
+    taught = replace(taught, weights=torch.tensor([0.75] + [0.25] * 8))
     rows = [
         seen.texts.pooled @ seen.images.pooled.T / teacher.temperature,
         awareness_scores(

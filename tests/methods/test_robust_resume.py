@@ -14,7 +14,8 @@ from helpers.small_runs import press_ctrl_c
 from pmpguard.methods.method import Method
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.loop import Interrupted, TrainingData, train
+from pmpguard.training.interrupt import Interrupted
+from pmpguard.training.loop import TrainingData, train
 
 SETTINGS: dict[str, dict[str, object]] = {
     "l2rm": {"warmup_epochs": 1},

@@ -14,9 +14,9 @@ from pmpguard.errors import ConfigError, DataError
 from pmpguard.stable_random import StableRandom
 from pmpguard.training.batch_sampler import (
     PairSampler,
-    batch_layout,
     epoch_order,
     expand_ranges,
+    plan_batch,
     rows_by_turn,
 )
 
@@ -224,15 +224,15 @@ def test_dropped_pairs_change_with_the_epoch():
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=20), st.data())
-def test_layout_against_loops(codes, data):
+def test_plan_against_loops(codes, data):
     images, captions = (np.array(column) for column in zip(*codes, strict=True))
     rows = np.array(data.draw(st.permutations(range(len(codes)))))
-    layout = batch_layout(rows, images, captions)
+    plan = plan_batch(rows, images, captions)
     expected = list(dict.fromkeys(images[rows].tolist()))
-    assert layout.images.tolist() == expected
-    assert layout.image_of.tolist() == [expected.index(images[row]) for row in rows]
-    assert layout.caption_keys.tolist() == [captions[row] for row in rows]
-    assert np.array_equal(layout.rows, rows)
+    assert plan.images.tolist() == expected
+    assert plan.image_of.tolist() == [expected.index(images[row]) for row in rows]
+    assert plan.caption_keys.tolist() == [captions[row] for row in rows]
+    assert np.array_equal(plan.rows, rows)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 6)), max_size=12))
@@ -305,7 +305,7 @@ def test_a_sampler_visits_rows_as_often_as_asked_in_as_many_steps():
         sampler.visit(once)
         assert sampler.repeats is None
         assert all((left == right).all() for left, right in zip(sampler.batches(4), plain, strict=True))
-    with pytest.raises(DataError, match="visits to 60 rows add up to 59"):
+    with pytest.raises(DataError, match="repeats add up to 59, an epoch has 60 rows"):
         sampler.visit(np.r_[np.zeros(1, int), np.ones(59, int)])
 
 

@@ -25,7 +25,7 @@ IDENTITY = RunIdentity({"seed": 0, "model": {"dim": 8}}, "data", "val", "noise",
 
 
 def tensors(value: float) -> dict[str, dict[str, Tensor]]:
-    return {"method": {"weight": torch.full((2, 3), value)}, "averaged": {}}
+    return {"method": {"weight": torch.full((2, 3), value)}, "averaged": {}, "plan": {}}
 
 
 def save(run: Path, step: int, keep: int = 2) -> Path:
@@ -34,7 +34,11 @@ def save(run: Path, step: int, keep: int = 2) -> Path:
 
 def test_what_was_saved_comes_back_exactly(tmp_path: Path) -> None:
     position = Position(7, 1, 1, 0, 0.1 + 0.2, 123, 4)
-    transposed = {"method": {"weight": torch.randn(3, 2).T}, "sums": {"loss": torch.tensor(1 / 3)}}
+    transposed = {
+        "method": {"weight": torch.randn(3, 2).T},
+        "sums": {"loss": torch.tensor(1 / 3)},
+        "plan": {},
+    }
     folder = save_checkpoint(tmp_path, IDENTITY, position, transposed)
     assert folder.name == "step-00000007" and latest_checkpoint(tmp_path) == folder
     found, loaded = load_checkpoint(folder, IDENTITY)

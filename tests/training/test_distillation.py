@@ -1,4 +1,4 @@
-"""A second model, taught by the first: when, what it learns from, which is kept, and that it resumes."""
+"""Self-distillation: when, what a student learns from, which model is kept, and that it resumes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ from safetensors.torch import load_file
 
 from pmpguard.errors import CheckpointError, ConfigError
 from pmpguard.methods.registry import find_method
-from pmpguard.training import distillation as models_trained
-from pmpguard.training import loop
-from pmpguard.training.checkpoint import Position, RunIdentity, load_checkpoint
-from pmpguard.training.distillation import OTHER_DRAWS, SECOND, train_with_distillation
-from pmpguard.training.loop import Interrupted, TrainResult, train
+from pmpguard.training import distillation, loop
+from pmpguard.training.checkpoint import Position, RunIdentity, check_identity, latest_checkpoint
+from pmpguard.training.distillation import (
+    MOVED,
+    SHARED,
+    STUDENT,
+    STUDENT_SEED,
+    TEACHER,
+    divide,
+    train_with_distillation,
+)
+from pmpguard.training.distributed import World
+from pmpguard.training.interrupt import Interrupted
+from pmpguard.training.loop import TrainResult, train
 
 DATA = training_data(*coloured_squares(copies=3))
 
@@ -39,13 +48,13 @@ def second_validates_at(mr: float, monkeypatch: pytest.MonkeyPatch) -> None:
         found = train(*given, teacher=teacher, **more)
         return found if teacher is None else replace(found, best_mr=mr)
 
-    monkeypatch.setattr(models_trained, "train", trained)
+    monkeypatch.setattr(distillation, "train", trained)
 
 
 def test_without_being_asked_there_is_one_model(tmp_path: Path) -> None:
     for name, settings in (("never", {}), ("too few wrong", {"distill_above_rate": 1.0})):
         found = train_with_distillation(guarded(**settings), DATA, tmp_path / name)
-        assert found.model_kept == 1 and not (tmp_path / name / SECOND).exists()
+        assert found.model_kept == 1 and not (tmp_path / name / STUDENT).exists()
     plain = train_with_distillation(small_config(epochs=1), DATA, tmp_path / "infonce")
     assert plain.model_kept == 1
 
@@ -58,10 +67,10 @@ def test_the_second_model_has_other_draws_and_replaces_the_first(
     first = train(config, DATA, tmp_path / "alone")
     found = train_with_distillation(config, DATA, tmp_path / "both")
     assert (found.model_kept, found.models_trained) == (2, 2)
-    told = json.loads((tmp_path / "both" / SECOND / "config.json").read_text())
-    assert told["seed"] == config.seed + OTHER_DRAWS
+    told = json.loads((tmp_path / "both" / STUDENT / "config.json").read_text())
+    assert told["seed"] == config.seed + STUDENT_SEED
     kept, second, alone = (
-        weights_in(run) for run in (tmp_path / "both", tmp_path / "both" / SECOND, tmp_path / "alone")
+        weights_in(run) for run in (tmp_path / "both", tmp_path / "both" / STUDENT, tmp_path / "alone")
     )
     assert all(torch.equal(kept[name], second[name]) for name in kept)
     assert any(not torch.equal(kept[name], alone[name]) for name in kept)
@@ -100,7 +109,7 @@ def test_stopped_in_the_second_model_it_resumes_to_the_same_end(
         patch.setattr(loop.StepRunner, "step", step)
         with pytest.raises(KeyboardInterrupt):
             train_with_distillation(config, DATA, tmp_path / "resumed")
-    assert (tmp_path / "resumed" / SECOND).exists()
+    assert (tmp_path / "resumed" / STUDENT).exists()
     same(straight, train_with_distillation(config, DATA, tmp_path / "resumed"))
 
 
@@ -138,11 +147,57 @@ def test_stopped_after_the_last_step_it_says_what_to_do_and_goes_on(
     assert looks == config.epochs
 
 
-def test_which_model_was_kept_stands_in_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("mr", "kept"), [(101.0, STUDENT), (-1.0, TEACHER)])
+def test_teacher_and_student_keep_their_own_records_and_the_card_says_which_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mr: float, kept: str
+) -> None:
+    second_validates_at(mr, monkeypatch)
+    config = guarded(distill_above_rate=0.0)
+    train_with_distillation(config, DATA, tmp_path)
+    for name, seed in ((TEACHER, config.seed), (STUDENT, config.seed + STUDENT_SEED)):
+        folder = tmp_path / name
+        assert json.loads((folder / "config.json").read_text())["seed"] == seed
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert [line["epoch"] for line in lines if line["kind"] == "validation"] == [0, 1]
+        assert latest_checkpoint(folder) is not None
+        assert "Self-distillation" not in (folder / "model" / "README.md").read_text()
+        same_weights = torch.equal(*(weights_in(run)["log_temperature"] for run in (tmp_path, folder)))
+        assert same_weights == (name == kept)
+    assert f"This is the {kept} of two models" in (tmp_path / "model" / "README.md").read_text()
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == config.seed
+    assert not (tmp_path / "metrics.jsonl").exists() and not (tmp_path / "checkpoints").exists()
+
+
+def test_a_refused_run_changes_no_file_of_teacher_and_student(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     second_validates_at(101.0, monkeypatch)
-    train_with_distillation(guarded(distill_above_rate=0.0), DATA, tmp_path)
-    assert "The second of two models" in (tmp_path / "model" / "README.md").read_text()
-    assert "The second of two models" not in (tmp_path / SECOND / "model" / "README.md").read_text()
+    config = guarded(distill_above_rate=0.0)
+    train_with_distillation(config, DATA, tmp_path)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    before = [(path, path.stat().st_mtime_ns) for path in files]
+    with pytest.raises(CheckpointError, match=r"config\.seed: 0 then, 4 now"):
+        train_with_distillation(replace(config, seed=4), DATA, tmp_path)
+    assert before == [(path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_teacher_s_records_are_moved_on_from_wherever_that_was_stopped(tmp_path: Path) -> None:
+    for stop in range(len(MOVED) + 1):
+        run = tmp_path / str(stop)
+        for name in (*SHARED, *MOVED):
+            (run / name).parent.mkdir(exist_ok=True)
+            (run / name).write_text(name)
+        if stop:
+            (run / TEACHER).mkdir()
+        for name in MOVED[:stop]:
+            (run / name).rename(run / TEACHER / name)
+        (run / "noise.json").write_text("of the whole run")
+        divide(run, World())
+        divide(run, World())
+        assert {path.name for path in run.iterdir() if path.is_file()} - {".lock"} == {*SHARED, "noise.json"}
+        assert {path.name: path.read_text() for path in (run / TEACHER).iterdir()} == {
+            name: name for name in (*SHARED, *MOVED)
+        }
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])
@@ -169,14 +224,14 @@ def test_a_taught_run_resumes_only_with_its_own_teacher(tmp_path: Path) -> None:
             train(config, DATA, tmp_path / "run", teacher=other)
 
 
-def test_a_checkpoint_from_before_there_were_teachers_is_of_a_run_without(tmp_path: Path) -> None:
+def test_a_checkpoint_that_names_no_teacher_is_of_a_run_without(tmp_path: Path) -> None:
     identity = RunIdentity({}, "data", "validation", "", 1)
     state = {"identity": asdict(identity), "position": asdict(Position(step=3))}
     del state["identity"]["teacher"]
     (tmp_path / "state.json").write_text(json.dumps(state))
-    assert load_checkpoint(tmp_path, identity)[0].step == 3
+    check_identity(tmp_path, identity)
     with pytest.raises(CheckpointError, match="teacher"):
-        load_checkpoint(tmp_path, replace(identity, teacher="another"))
+        check_identity(tmp_path, replace(identity, teacher="another"))
 
 
 def test_a_method_that_cannot_learn_from_a_teacher_says_so(tmp_path: Path) -> None:

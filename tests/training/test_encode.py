@@ -9,13 +9,13 @@ import torch
 from helpers.small_runs import coloured_squares, small_config, training_data
 
 from pmpguard.data.images.transforms import Augmentation
-from pmpguard.methods.method import Method, TrainingView
+from pmpguard.methods.method import EpochPlan, Method, TrainingView
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.encoders.image import EncoderOptions
-from pmpguard.training import loop
 from pmpguard.training.distributed import World
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.encode import Split
+from pmpguard.training.epoch import open_split, plan_epoch
 from pmpguard.training.loop import build_method
 
 CPU = torch.device("cpu")
@@ -29,10 +29,10 @@ def test_pooled_tokens_are_what_the_last_layers_make_vectors_of(frozen: bool) ->
     options = EncoderOptions(frozen=frozen)
     config = replace(config, model=replace(config.model, vision_options=options, text_options=options))
     retriever = build_method(config, len(DATA.train), DATA.train.captions).retriever.eval()
-    split = Split.open(DATA.train, DATA.train_images, retriever, config, CPU)
+    split = open_split(DATA.train, DATA.train_images, retriever, config)
     with torch.no_grad():
-        captions, images = split.pooled_tokens(retriever, config, CPU, World())
-        vectors = split.encode(retriever, config, CPU, World())
+        captions, images = split.pooled_features(retriever)
+        vectors = split.encode(retriever)
         made = []
         for tokens, project in ((captions, retriever.project_texts), (images, retriever.project_images)):
             silent = torch.zeros(len(tokens), 1, dtype=torch.bool)
@@ -47,21 +47,21 @@ def test_a_look_gets_tokens_of_its_own_encoders_and_without_them_the_pooled_vect
 ) -> None:
     config = small_config(batch_size=16)
     method = build_method(config, len(DATA.train), DATA.train.captions)
-    split = Split.open(DATA.train, DATA.train_images, method.retriever, config, CPU)
+    split = Split.open(DATA.train, DATA.train_images, method.retriever)
     read = []
 
-    def look(self: Method, view: TrainingView) -> dict[str, float]:
+    def look(self: Method, view: TrainingView) -> EpochPlan:
         read.append(view.tokens())
         alone = replace(view, read_tokens=None, _cache={})
         torch.testing.assert_close(alone.tokens(), (alone.captions.pooled, alone.images.pooled))
-        return {}
+        return EpochPlan()
 
     monkeypatch.setattr(type(method), "begin_epoch", look)
     with torch.no_grad():
-        expected = split.pooled_tokens(method.eval().retriever, config, CPU, World())
+        expected = split.pooled_features(method.eval().retriever)
         averaged = AveragedWeights(method, 0.9)
         for parameter in method.parameters():
             parameter.mul_(1.5)  # not averaged yet
-    loop.begin_epoch(method, averaged, split, 0, config, CPU, World())
+    plan_epoch(method, averaged, split, 0, config, World())
     torch.testing.assert_close(read[0], expected)
     assert read[0][0].shape[1] == method.retriever.text_encoder.width

@@ -16,13 +16,11 @@ from pmpguard.errors import ConfigError
 from pmpguard.methods.method import Method
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.encoders.image import EncoderOptions
-from pmpguard.training import encode as splits
-from pmpguard.training import loop
+from pmpguard.training import epoch, loop
 from pmpguard.training.batch_sampler import PairSampler
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World
-from pmpguard.training.feature_cache import cache_tokens, can_cache
-from pmpguard.training.kept_tokens import images_of, pack, unpack
+from pmpguard.training.feature_cache import cache_features, can_cache, encode_images, encode_texts
 from pmpguard.training.loader import BatchLoader, TokenTable
 from pmpguard.training.loop import build_method
 
@@ -56,30 +54,22 @@ def test_only_frozen_backbones_and_still_images_can_be_kept() -> None:
         assert not can_cache(thawed.retriever, STILL)
     method = build_method(small_config(), len(DATA.train), DATA.train.captions)
     with pytest.raises(ConfigError, match="frozen"):
-        cache_tokens(
+        cache_features(
             method.retriever, DATA.train_images, TokenTable.of(DATA.train, method.retriever, CPU), 32, CPU
         )
-
-
-def test_blocks_hold_the_pooled_token_before_the_fragments() -> None:
-    tokens = Encoded(torch.randn(3, 4), torch.randn(3, 5, 4), torch.rand(3, 5) < 0.5)
-    again = unpack(pack(tokens), tokens.mask)
-    assert pack(tokens).shape == (3, 6, 4)
-    assert torch.equal(again.pooled, tokens.pooled) and torch.equal(again.fragments, tokens.fragments)
 
 
 @pytest.mark.parametrize("batch", [7, 1000])
 def test_kept_tokens_give_the_vectors_of_the_whole_encoders(batch: int) -> None:
     method, tokens = build()
     retriever = method.retriever
-    images, captions = cache_tokens(retriever, DATA.train_images, tokens, batch, CPU)
+    images, captions = cache_features(retriever, DATA.train_images, tokens, batch, CPU)
     chosen = np.array([5, 0, 17])
-    blocks = next(images.batches([chosen]))
-    fresh = images_of(retriever, next(DATA.train_images.batches([chosen])))
-    kept = images_of(retriever, blocks)
+    fresh = encode_images(retriever, next(DATA.train_images.batches([chosen])))
+    kept = encode_images(retriever, next(images.batches([chosen])))
     torch.testing.assert_close(kept.pooled, fresh.pooled, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(kept.fragments, fresh.fragments, rtol=1e-4, atol=1e-5)
-    fresh, kept = tokens.padded(chosen).encode(retriever), captions.padded(chosen).encode(retriever)
+    fresh, kept = (encode_texts(retriever, table.padded(chosen)) for table in (tokens, captions))
     width = kept.mask.shape[1]
     assert torch.equal(kept.mask, fresh.mask[:, :width]) and not fresh.mask[:, width:].any()
     torch.testing.assert_close(kept.pooled, fresh.pooled, rtol=1e-4, atol=1e-5)
@@ -92,18 +82,21 @@ def test_projections_get_the_same_gradients_and_backbones_none() -> None:
     for cached in (False, True):
         method, tokens = build()
         if cached:
-            image_source, words = cache_tokens(method.retriever, DATA.train_images, tokens, 32, CPU)
+            images, words = cache_features(method.retriever, DATA.train_images, tokens, 32, CPU)
         else:
-            image_source, words = DATA.train_images, tokens  # type: ignore[assignment]
+            images, words = DATA.train_images, tokens  # type: ignore[assignment]
         codes = DATA.train.image_codes, DATA.train.caption_codes
         loader = BatchLoader(
-            DATA.train, image_source, words, PairSampler(*codes, 30, 0), STILL, 0, CPU, World()  # type: ignore[arg-type]
+            DATA.train, images, words, PairSampler(*codes, 30, 0), STILL, 0, CPU, World()
         )  # fmt: skip
         batch = next(loader.batches(0, 0))
-        pixels = batch.pixels if cached else method.retriever.normalise(batch.pixels)
-        images = images_of(method.retriever, pixels)
-        texts = batch.words.encode(method.retriever).chosen(batch.caption_of)
-        scores = texts.pooled @ images.pooled.T / 0.07  # (T, I)
+        inputs = batch.images
+        if isinstance(inputs, torch.Tensor):
+            inputs = method.retriever.normalise(inputs)
+        assert isinstance(inputs, Encoded) == isinstance(batch.texts, Encoded) == cached
+        seen = encode_images(method.retriever, inputs)
+        texts = encode_texts(method.retriever, batch.texts).chosen(batch.caption_of)
+        scores = texts.pooled @ seen.pooled.T / 0.07  # (T, I)
         torch.nn.functional.cross_entropy(scores, batch.image_of).backward()
         found.append(
             {name: value.grad for name, value in method.named_parameters() if value.grad is not None}
@@ -120,7 +113,7 @@ def test_a_run_on_kept_tokens_equals_one_that_asks_the_backbones(
 ) -> None:
     config = replace(frozen_config(), method=name, settings=settings, epochs=3, ema=0.9)
     kept = loop.train(config, DATA, tmp_path / "kept").method.state_dict()
-    monkeypatch.setattr(splits, "can_cache", lambda *_: False)
+    monkeypatch.setattr(epoch, "can_cache", lambda *_: False)
     live = loop.train(config, DATA, tmp_path / "live").method.state_dict()
     for name, value in live.items():
         torch.testing.assert_close(kept[name], value, rtol=5e-3, atol=5e-4)
@@ -128,7 +121,7 @@ def test_a_run_on_kept_tokens_equals_one_that_asks_the_backbones(
 
 def test_tokens_are_read_once_for_runs_over_the_same_images(monkeypatch: pytest.MonkeyPatch) -> None:
     method, tokens = build()
-    first = cache_tokens(method.retriever, DATA.train_images, tokens, 16, CPU)
+    first = cache_features(method.retriever, DATA.train_images, tokens, 16, CPU)
     calls = []
     for encoder in (type(method.retriever.image_encoder), type(method.retriever.text_encoder)):
         backbone = encoder.tokens
@@ -137,13 +130,16 @@ def test_tokens_are_read_once_for_runs_over_the_same_images(monkeypatch: pytest.
         )
     again, words = build()
     calls.clear()  # building looks at the shapes
-    second = cache_tokens(again.retriever, DATA.train_images, words, 16, CPU)
-    assert not calls and second[0].blocks is first[0].blocks and torch.equal(second[1].ids, first[1].ids)
+    second = cache_features(again.retriever, DATA.train_images, words, 16, CPU)
+    assert not calls and second[0].features is first[0].features
+    assert first[1].features is not None and second[1].features is not None
+    assert torch.equal(second[1].features.fragments, first[1].features.fragments)
     with torch.no_grad():  # other weights: nothing may be reused
         next(again.retriever.image_encoder.backbone.parameters()).add_(0.1)
-    third = cache_tokens(again.retriever, DATA.train_images, words, 16, CPU)
-    assert calls and not torch.equal(third[0].blocks, first[0].blocks)
-    assert torch.equal(third[1].ids, first[1].ids)
+    third = cache_features(again.retriever, DATA.train_images, words, 16, CPU)
+    assert calls and not torch.equal(third[0].features.pooled, first[0].features.pooled)
+    assert third[1].features is not None
+    assert torch.equal(third[1].features.fragments, first[1].features.fragments)
 
 
 def test_parts_of_a_set_share_what_the_backbone_saw(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,9 +154,11 @@ def test_parts_of_a_set_share_what_the_backbone_saw(monkeypatch: pytest.MonkeyPa
     whole = ImagesInMemory(DATA.train_images.pixels, CPU)  # type: ignore[attr-defined]
     for codes in (np.arange(0, 20), np.arange(10, len(whole)), np.array([3])):
         part = ImageSubset(whole, codes)
-        kept, _ = cache_tokens(retriever, part, tokens, 16, CPU)
+        kept, _ = cache_features(retriever, part, tokens, 16, CPU)
         assert sum(seen) == len(whole) and len(kept) == len(part)
         chosen = np.array([0, len(codes) - 1])
         given, expected = next(kept.batches([chosen])), next(DATA.train_images.batches([codes[chosen]]))
-        torch.testing.assert_close(given, pack(backbone(retriever.image_encoder, expected)))
+        again = backbone(retriever.image_encoder, expected)
+        torch.testing.assert_close(given.pooled, again.pooled)
+        torch.testing.assert_close(given.fragments, again.fragments)
         assert torch.equal(next(part.batches([chosen])), expected)

@@ -12,8 +12,9 @@ from helpers.small_runs import coloured_squares, small_config, training_data
 from pmpguard.data.images.sources import ImageSubset
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.models.retriever import Retriever
-from pmpguard.training.batch_sampler import PairSampler, batch_layout
+from pmpguard.training.batch_sampler import PairSampler, plan_batch
 from pmpguard.training.distributed import World
+from pmpguard.training.feature_cache import encode_texts
 from pmpguard.training.loader import BatchLoader, DeviceBatch, TokenTable, batch_names, with_more_images
 from pmpguard.training.loop import TrainingData, build_method
 from pmpguard.training.packing import PaddedWords
@@ -51,18 +52,18 @@ def equal(left: DeviceBatch, right: DeviceBatch) -> bool:
 
 def pair_words(batch: DeviceBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and mask of every pair of an unpacked batch."""
-    assert isinstance(batch.words, PaddedWords)
-    return batch.words.ids[batch.caption_of], batch.words.mask[batch.caption_of]
+    assert isinstance(batch.texts, PaddedWords)
+    return batch.texts.ids[batch.caption_of], batch.texts.mask[batch.caption_of]
 
 
 def test_equal_captions_of_a_batch_are_read_once(retriever: Retriever) -> None:
     captions = DATA.train.captions
     same = DATA.train.with_column("caption", [captions[row // 2 * 2] for row in range(len(captions))])
     for batch in loader(retriever, replace(DATA, train=same)).batches(0, 0):
-        assert isinstance(batch.words, PaddedWords)
+        assert isinstance(batch.texts, PaddedWords)
         used = batch.caption_of.unique()
         assert len(used) == len(batch.caption_keys.unique()) < len(batch.rows)
-        assert len(batch.words.ids) == -(-len(used) // 32) * 32
+        assert len(batch.texts.ids) == -(-len(used) // 32) * 32
 
 
 def test_draws_are_the_same_after_a_resume(retriever: Retriever) -> None:
@@ -86,7 +87,7 @@ def test_pixels_and_words_belong_to_the_rows(retriever: Retriever) -> None:
     assert torch.equal(batch.image_keys[batch.image_of], torch.from_numpy(DATA.train.image_codes[rows]))
     assert len(batch.image_keys) == len(set(batch.image_keys.tolist())) == 15  # two captions share a image
     own = next(DATA.train_images.batches([batch.image_keys.numpy()]))
-    assert torch.equal(batch.pixels, own.float())
+    assert torch.equal(batch.images, own.float())
     ids, mask = retriever.tokenize([DATA.train.captions[row] for row in rows])
     own_ids, own_mask = pair_words(batch)
     width = ids.shape[1]
@@ -100,7 +101,7 @@ def test_the_shares_of_all_ranks_are_the_whole(retriever: Retriever, size: int) 
     ranks = [list(loader(retriever, world=World(rank, size)).batches(0, 2)) for rank in range(size)]
     for number, batch in enumerate(whole):
         shares = [own[number] for own in ranks]
-        assert torch.equal(torch.cat([share.pixels for share in shares]), batch.pixels)
+        assert torch.equal(torch.cat([share.images for share in shares]), batch.images)
         words = [ids[mask] for ids, mask in map(pair_words, shares)]
         whole_ids, whole_mask = pair_words(batch)
         assert torch.equal(torch.cat(words), whole_ids[whole_mask])
@@ -120,7 +121,7 @@ def test_a_image_whose_caption_names_a_direction_is_neither_turned_nor_flipped(
     kept, free, changed = 0, 0, 0
     for batch in loader(retriever, data, turning).batches(0, 0):
         originals = next(data.train_images.batches([batch.image_keys.numpy()])).float()
-        for key, before, after in zip(batch.image_keys.tolist(), originals, batch.pixels, strict=True):
+        for key, before, after in zip(batch.image_keys.tolist(), originals, batch.images, strict=True):
             if any(np.array(marked)[data.train.image_codes == key]):
                 assert torch.equal(before, after)
                 kept += 1
@@ -195,7 +196,7 @@ def test_every_batch_keeps_to_the_promised_number_of_long_captions(retriever: Re
     for batches in (loader(retriever, data, same_shapes=True).batches(epoch, 0) for epoch in range(4)):
         for batch in batches:
             kinds.add(batch.kind)
-            encoded = batch.words.encode(retriever).chosen(batch.caption_of)
+            encoded = encode_texts(retriever, batch.texts).chosen(batch.caption_of)
             counted = encoded.mask.sum(1)  # (T,)
             assert batch.longer_than is not None
             for limit, most in batch.longer_than:
@@ -220,5 +221,5 @@ def test_a_step_is_replayed_only_by_steps_that_promise_the_same_lengths(retrieve
 
 
 def test_batches_of_a_small_set_stay_as_they_are_where_no_other_image_is_left() -> None:
-    layouts = [batch_layout(np.arange(4), np.array([0, 1, 2, 2]), np.arange(4))]
-    assert with_more_images(layouts, least=9)[0].images.tolist() == [0, 1, 2]
+    plans = [plan_batch(np.arange(4), np.array([0, 1, 2, 2]), np.arange(4))]
+    assert with_more_images(plans, least=9)[0].images.tolist() == [0, 1, 2]

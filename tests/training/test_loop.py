@@ -17,20 +17,28 @@ import torch
 from helpers.small_runs import coloured_squares, press_ctrl_c, same, small_config, training_data
 
 from pmpguard.data.images.sources import ImagesInMemory
-from pmpguard.errors import CheckpointError, ConfigError, DataError, TrainingError
+from pmpguard.errors import CheckpointError, ConfigError, DataError, PmpguardError, TrainingError
+from pmpguard.files import writer_lock
 from pmpguard.methods.infonce import InfoNce
 from pmpguard.methods.method import EncodedBatch
 from pmpguard.training import loop
 from pmpguard.training.checkpoint import latest_checkpoint
-from pmpguard.training.loop import Interrupted, train
+from pmpguard.training.interrupt import Interrupted
+from pmpguard.training.loop import train
 
 TABLE, IMAGES = coloured_squares(copies=3)
 
 
-def run_until(monkeypatch: pytest.MonkeyPatch, stop_after: int, config: Any, run: Path) -> None:
-    """Train, pressing Ctrl-C after `stop_after` steps."""
+def run_until(
+    monkeypatch: pytest.MonkeyPatch,
+    stop_after: int,
+    config: Any,
+    run: Path,
+    signal_number: signal.Signals = signal.SIGINT,
+) -> None:
+    """Train, asking it to stop after `stop_after` steps."""
     with monkeypatch.context() as patch:
-        press_ctrl_c(patch, stop_after)
+        press_ctrl_c(patch, stop_after, signal_number)
         with pytest.raises(Interrupted, match="run the same command again"):
             train(config, training_data(TABLE, IMAGES), run)
 
@@ -78,6 +86,79 @@ def test_a_resumed_run_equals_a_straight_one(
         (tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("straight", "resumed")
     ]
     assert models[0] == models[1]
+
+
+def files_in(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*")) if path.is_file()
+    }  # fmt: skip
+
+
+def test_a_refused_run_changes_no_file(tmp_path: Path) -> None:
+    config, data = small_config(epochs=1), training_data(TABLE, IMAGES)
+    recorded = []
+    train(config, replace(data, record=lambda: recorded.append("own")), tmp_path)
+    assert recorded == ["own"]
+    before = files_in(tmp_path)
+    foreign = replace(data, noise="other", record=lambda: recorded.append("foreign"))
+    with pytest.raises(CheckpointError, match="cannot be resumed"):
+        train(config, foreign, tmp_path)
+    with pytest.raises(CheckpointError, match="cannot be resumed"):
+        train(replace(config, seed=3), foreign, tmp_path)
+    with writer_lock(tmp_path):
+        locked = files_in(tmp_path)
+        with pytest.raises(PmpguardError, match="is being written by process"):
+            train(config, replace(data, record=lambda: recorded.append("second")), tmp_path)
+        assert files_in(tmp_path) == locked
+    assert recorded == ["own"] and before.keys() == files_in(tmp_path).keys()
+    assert {name: found for name, found in files_in(tmp_path).items() if name != ".lock"} == {
+        name: found for name, found in before.items() if name != ".lock"
+    }
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_both_signals_save_a_checkpoint_and_give_their_handlers_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, signal_number: signal.Signals
+) -> None:
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    run_until(monkeypatch, 2, small_config(), tmp_path, signal_number)
+    kept = latest_checkpoint(tmp_path)
+    assert kept is not None and kept.name == "step-00000002"
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
+
+
+def test_a_signal_before_the_first_step_stops_at_once_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*_: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("went on")
+
+    monkeypatch.setattr(loop, "build_method", build)
+    with pytest.raises(Interrupted, match="run the same command again"):
+        train(small_config(), training_data(TABLE, IMAGES), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} <= {".lock"}
+
+
+def test_a_signal_during_detection_is_heard_before_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, data = CONFIGS["pmpguard"], training_data(TABLE, IMAGES)
+    original = loop.plan_epoch
+
+    def plan(*arguments: Any) -> Any:
+        if arguments[3] == 1:  # the epoch
+            signal.raise_signal(signal.SIGTERM)
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "plan_epoch", plan)
+        with pytest.raises(Interrupted, match="stopped at step 6 of 18"):
+            train(config, data, tmp_path / "resumed")
+    same(train(config, data, tmp_path / "straight"), train(config, data, tmp_path / "resumed"))
+    metrics = [(tmp_path / run / "metrics.jsonl").read_bytes() for run in ("straight", "resumed")]
+    assert metrics[0] == metrics[1]
 
 
 def test_equal_seeds_give_equal_runs_and_other_seeds_do_not(tmp_path: Path) -> None:

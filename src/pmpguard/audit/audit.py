@@ -31,10 +31,10 @@ from pmpguard.data.images.decode import ImageError, load_pair_image
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.data.quality.duplicates import duplicate_sets, look_at_images
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import writer_lock
 from pmpguard.models.retriever import Retriever
-from pmpguard.training.loop import pick_device
 
 log = logging.getLogger("pmpguard")
 MANY_UNKNOWN = 0.1

@@ -19,21 +19,22 @@ import torch
 
 from pmpguard.audit.folds import Codes, split_images, training_images
 from pmpguard.config import fingerprint, to_dict
-from pmpguard.data.images.sources import Images, ImageSubset, open_images
+from pmpguard.data.images.sources import ImageSource, ImageSubset, open_images
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.detection.training_free import FOLDS, TrainingFreeEvidence, training_free_evidence
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.evaluation.evaluate import Gallery, ImageSource
+from pmpguard.evaluation.evaluate import Gallery
 from pmpguard.files import read_json, write_json
 from pmpguard.models.config import RetrieverConfig, preset
 from pmpguard.models.encoders.image import EncoderOptions
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import OptimiserConfig, TrainConfig
-from pmpguard.training.distributed import World
 from pmpguard.training.encode import Split
 from pmpguard.training.feature_cache import cache_images, can_cache
-from pmpguard.training.loop import TrainingData, pick_device, train
+from pmpguard.training.loader import ImageInputs
+from pmpguard.training.loop import TrainingData, train
 
 log = logging.getLogger("pmpguard")
 
@@ -88,7 +89,7 @@ class FoldJudge:
 
     retriever: Retriever
     rows: Codes
-    images: ImageSource
+    images: ImageInputs
     looked: TrainingFreeEvidence | None = None
 
 
@@ -97,7 +98,7 @@ def fold_judges(
     out: Path,
     config: CrossfitConfig,
     duplicates: Sequence[Sequence[int]] = (),
-    pixels: Images | None = None,
+    pixels: ImageSource | None = None,
     tell: Callable[[str], None] = log.info,
 ) -> Iterator[FoldJudge]:
     """Train the judge of each fold in `out/fold-1` ... and yield it, one after the other.
@@ -131,28 +132,32 @@ def fold_judges(
         run = out / f"fold-{judged + 1}"
         images_used = training_images(fold, judged, config.seed)
         retriever = _trained(table, run, images_used, settings, pixels, tell)
-        seen: ImageSource = ImageSubset(pixels, codes)
+        seen: ImageInputs = ImageSubset(pixels, codes)
         if can_cache(retriever, settings.augmentation):
-            seen = cache_images(retriever, seen, settings.batch_size, device, settings.precision)
+            seen = cache_images(
+                retriever, ImageSubset(pixels, codes), settings.batch_size, device, settings.precision
+            )
             if looked is None:
-                whole = Split.open(table, pixels, retriever, settings, device)
-                looked = look_at_table(whole, retriever, settings, duplicates)
+                whole = Split.cached(
+                    table, pixels, retriever, batch=settings.batch_size, precision=settings.precision
+                )
+                looked = look_at_table(whole, retriever, settings.seed, duplicates)
         yield FoldJudge(retriever, rows, seen, looked)
 
 
 def look_at_table(
-    whole: Split, retriever: Retriever, settings: TrainConfig, duplicates: Sequence[Sequence[int]]
+    whole: Split, retriever: Retriever, seed: int, duplicates: Sequence[Sequence[int]]
 ) -> TrainingFreeEvidence:
     """What frozen encoders know of a whole table; images of `duplicates` do not judge each other."""
     table, device = whole.table, retriever.device
-    tokens = whole.pooled_tokens(retriever, settings, device, World())
+    features = whole.pooled_features(retriever)
     caption_of, image_of = (
         torch.from_numpy(codes).to(device) for codes in (table.caption_codes, table.image_codes)
     )
     labels = image_label_codes(table)
-    fold_of = split_images(len(table.first_rows), FOLDS, settings.seed, duplicates)
+    fold_of = split_images(len(table.first_rows), FOLDS, seed, duplicates)
     return training_free_evidence(
-        *tokens, caption_of, image_of, image_labels=labels, fold_of=fold_of, seed=settings.seed
+        *features, caption_of, image_of, image_labels=labels, fold_of=fold_of, seed=seed
     )
 
 
@@ -166,7 +171,7 @@ def _trained(
     run: Path,
     images: tuple[Codes, Codes],
     settings: TrainConfig,
-    pixels: Images,
+    pixels: ImageSource,
     tell: Callable[[str], None],
 ) -> Retriever:
     """The model of one fold, trained on the first `images` and selected on the second."""

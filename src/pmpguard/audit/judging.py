@@ -19,15 +19,14 @@ from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.detection.evidence.similarity import ScoreStatistics
 from pmpguard.detection.training_free import TrainingFreeEvidence
 from pmpguard.detection.verdicts import EmbeddingAudit, Measure, PairEvidence, judge_evidence
-from pmpguard.evaluation.evaluate import ImageSource
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
-from pmpguard.training.kept_tokens import images_of
+from pmpguard.training.encode import Split
+from pmpguard.training.loader import ImageInputs
 
 Rows = npt.NDArray[np.int64]
 WORDS = "words"
 REFERENCES = 32  # captions and images that standardise
-BATCH = 128
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def judged_by_model(
     retriever: Retriever,
     table: PairTable,
     rows: Rows,
-    pixels: ImageSource,
+    pixels: ImageInputs,
     looked: TrainingFreeEvidence | None = None,
     *,
     seed: int = 0,
@@ -66,11 +65,7 @@ def judged_by_model(
     device = retriever.device
     part = table.take(rows)
     texts = distinct_captions(part)
-    captions = retriever.encode_texts(texts, batch_size=BATCH)
-    codes = np.arange(len(part.first_rows))
-    cuts = [codes[start : start + BATCH] for start in range(0, len(codes), BATCH)]
-    encoded = [images_of(retriever, some) for some in pixels.batches(cuts)]
-    images = Encoded.cat(encoded).to(dtype=torch.float32)
+    captions, images = Split.open(part, pixels, retriever).encode(retriever)
     caption_of, image_of = (torch.from_numpy(x).to(device) for x in (part.caption_codes, part.image_codes))
     labels = image_label_codes(part)
     numbers = numbers_in(table, part, rows)

@@ -11,23 +11,22 @@ from torch.nn.functional import normalize
 
 from pmpguard.audit.crossfit import CrossfitConfig, has_weights, look_at_table, training_settings
 from pmpguard.audit.judging import JudgedPart, distinct_captions
-from pmpguard.data.images.sources import Images, open_images
+from pmpguard.data.images.sources import ImageSource, open_images
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.detection.evidence.regression import fit_regression
 from pmpguard.detection.evidence.witnesses import centred
 from pmpguard.detection.verdicts import CAPTION_AGREEMENT, caption_agreement_measure, measured_evidence
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.encode import Split
-from pmpguard.training.loader import TokenTable
-from pmpguard.training.loop import pick_device
 
 
 def judged_quickly(
     table: PairTable,
     config: CrossfitConfig,
     duplicates: Sequence[Sequence[int]] = (),
-    images: Images | None = None,
+    images: ImageSource | None = None,
 ) -> tuple[JudgedPart, Retriever]:
     """All pairs of a table as the training-free detection sees them, and the encoders that looked.
 
@@ -44,9 +43,9 @@ def judged_quickly(
     retriever = Retriever.create(settings.model, table.captions).to(device).eval()
     if images is None:
         images = open_images(table, settings.model.image_size, device)
-    # no tokens are kept but pooled ones: large sets would not fit
-    whole = Split(table, images, TokenTable.of(table, retriever, device))
-    looked = look_at_table(whole, retriever, settings, duplicates)
+    # no features are kept but pooled ones: those of large sets would not fit
+    whole = Split.open(table, images, retriever, batch=settings.batch_size, precision=settings.precision)
+    looked = look_at_table(whole, retriever, settings.seed, duplicates)
     caption_of, image_of = (torch.from_numpy(x).to(device) for x in (table.caption_codes, table.image_codes))
     agree = caption_agreement_measure(centred(looked.captions), caption_of, image_of)
     measures = looked.measures if agree is None else {**looked.measures, CAPTION_AGREEMENT: agree}

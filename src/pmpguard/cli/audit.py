@@ -14,7 +14,7 @@ from pmpguard.audit.rows import SURE_ENOUGH
 from pmpguard.config import to_dict
 from pmpguard.data.formats import group_by_format, read_pairs
 from pmpguard.data.formats.embeddings import is_clip_folder, read_clip_embeddings
-from pmpguard.training.loop import Interrupted
+from pmpguard.training.interrupt import Interrupted
 
 USUAL = CrossfitConfig()
 PARTIAL = 3  # exit code: a report was written, but some pairs could not be judged

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError
 from pmpguard.search.embed import EmbeddingReport, embed_source
 from pmpguard.search.sources import open_source
-from pmpguard.training.loop import pick_device
 
 
 def embed(

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError
 from pmpguard.files import MANIFEST
 from pmpguard.search.calibration import load_calibration
@@ -16,7 +17,6 @@ from pmpguard.search.index.updates import add_source
 from pmpguard.search.index.version import IndexVersion
 from pmpguard.search.sources import open_source
 from pmpguard.search.stores import Backend
-from pmpguard.training.loop import pick_device
 
 
 @dataclass(frozen=True)

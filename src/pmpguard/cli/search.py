@@ -13,6 +13,7 @@ from PIL.Image import Image
 from pmpguard.config import to_dict
 from pmpguard.data.contact_sheet import contact_sheet, tidy
 from pmpguard.data.images.decode import ImageError, load_image
+from pmpguard.device import pick_device
 from pmpguard.files import write_atomic, write_json
 from pmpguard.geo.footprints import parse_box
 from pmpguard.geo.geojson import hits_to_geojson
@@ -23,7 +24,6 @@ from pmpguard.search.plain_values import explanation_values
 from pmpguard.search.query import Filters, Kind, Query, SearchHit
 from pmpguard.search.query_checks import QueryError
 from pmpguard.search.searcher import Searcher
-from pmpguard.training.loop import pick_device
 
 WIDEST_ID, WIDEST_CAPTION = 40, 60
 

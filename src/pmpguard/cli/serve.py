@@ -6,9 +6,9 @@ import os
 import sys
 from pathlib import Path
 
+from pmpguard.device import pick_device
 from pmpguard.search.searcher import Searcher
 from pmpguard.serving.run import is_loopback, serve_index
-from pmpguard.training.loop import pick_device
 
 
 def serve(

@@ -21,7 +21,7 @@ from pmpguard.experiments.render import make_sections, to_csv, to_latex, to_mark
 from pmpguard.experiments.rows import ResultRow, summarise
 from pmpguard.experiments.run import SCENES
 from pmpguard.files import write_atomic
-from pmpguard.training.launch import joined_processes
+from pmpguard.training.distributed import joined_processes
 
 SOME_MISSING = 3  # exit code when data or weights kept some runs from starting
 

@@ -11,6 +11,7 @@ from pmpguard.cli.downloads import require_dataset
 from pmpguard.config import to_dict
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.splits import HoldOut
+from pmpguard.device import pick_device
 from pmpguard.evaluation.detection import Detection, RematchPrecision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
 from pmpguard.experiments.run import (
@@ -23,8 +24,8 @@ from pmpguard.experiments.run import (
 )
 from pmpguard.models.config import Ranking
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.launch import joined_processes
-from pmpguard.training.loop import Interrupted, pick_device
+from pmpguard.training.distributed import joined_processes
+from pmpguard.training.interrupt import Interrupted
 
 NO_NOISE, USUAL = NoiseConfig(), TrainConfig()
 
@@ -58,7 +59,7 @@ def train_model(
     """Train a retriever, select it on validation and measure it once on the test split.
 
     The run's folder holds config, metrics, noise file, checkpoints and model. Running the same command again
-    continues where it stopped. Under torchrun or accelerate launch all processes train together.
+    continues where it stopped. Under torchrun all processes train together.
 
     Args:
         run: folder of the run.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pmpguard.cli.index import IndexChange
 from pmpguard.cli.serve import serve_folder, usual_token
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import read_json, write_json
 from pmpguard.geo.scenes import SUFFIXES, has_coordinates
@@ -24,7 +25,6 @@ from pmpguard.search.index.updates import follow_source
 from pmpguard.search.index.version import CURRENT, IndexVersion
 from pmpguard.search.sources import Source, open_source
 from pmpguard.serving.run import check_listening
-from pmpguard.training.loop import pick_device
 
 WORKPLACE = ".pmpguard"  # inside the folder: the index, and what is being made of it
 EMBEDDINGS = "embeddings"  # beside the index; kept when killed, to go on with

@@ -4,28 +4,21 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.recall import RetrievalRecall, retrieval_recall
 from pmpguard.models.config import Ranking
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
-
-
-class ImageSource(Protocol):
-    """The distinct images of a table, by image code."""
-
-    def __len__(self) -> int: ...
-
-    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]: ...
+from pmpguard.training.encode import BATCH, Split
 
 
 @dataclass(frozen=True)
@@ -42,28 +35,13 @@ class Gallery:
             )
 
 
-def encoder_precision(device: torch.device, precision: str) -> torch.autocast:
-    """The context encoders run in: bfloat16 on CUDA where asked for; other devices always use float32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16" and device.type == "cuda")
-
-
 def encode_gallery(
-    retriever: Retriever, gallery: Gallery, batch: int, device: torch.device, precision: str = "fp32"
+    retriever: Retriever, gallery: Gallery, batch: int = BATCH, precision: str = "fp32"
 ) -> tuple[Encoded, Encoded]:
     """Captions (one per pair, in table order) and images (in order of image codes), float32."""
-    captions = gallery.table.captions
-    codes = np.arange(len(gallery.images))
-    with torch.no_grad(), encoder_precision(device, precision):
-        texts = []
-        for start in range(0, len(captions), batch):
-            ids, mask = retriever.tokenize(captions[start : start + batch])
-            texts.append(retriever.forward_texts(ids.to(device), mask.to(device)).to(dtype=torch.float32))
-        parts = [codes[start : start + batch] for start in range(0, len(codes), batch)]
-        images = [
-            retriever.forward_images(pixels).to(dtype=torch.float32)
-            for pixels in gallery.images.batches(parts)
-        ]
-    return Encoded.cat(texts), Encoded.cat(images)
+    split = Split.open(gallery.table, gallery.images, retriever, batch=batch, precision=precision)
+    texts, images = split.encode(retriever)
+    return texts[split.caption_of], images
 
 
 def evaluate_scores(scores: Tensor, table: PairTable, bootstrap: int = 0) -> RetrievalRecall:
@@ -154,7 +132,7 @@ def evaluate_retriever(
     rankings: Sequence[Ranking] | None = None,
     shortlist: int | None = None,
     bootstrap: int = 1000,
-    batch: int = 128,
+    batch: int = BATCH,
     device: torch.device | None = None,
     precision: str = "fp32",
 ) -> EvaluationReport:
@@ -166,7 +144,7 @@ def evaluate_retriever(
         raise ConfigError(f"shortlist: {shortlist} is not positive")
     started = time.perf_counter()
     retriever.eval()
-    texts, images = encode_gallery(retriever, gallery, batch, device, precision)
+    texts, images = encode_gallery(retriever.to(device), gallery, batch, precision)
     measured: dict[str, RetrievalRecall] = {}
     with torch.no_grad():
         for ranking in wanted:

@@ -14,10 +14,11 @@ import torch
 
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.formats import read_pairs
-from pmpguard.data.images.sources import Images, ImagesInMemory, StreamedImages, open_images
+from pmpguard.data.images.sources import ImagesInMemory, ImageSource, StreamedImages, open_images
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.splits import HoldOut, draw_splits
 from pmpguard.detection.rematch import Proposals
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.detection import Detection, RematchPrecision, measure_detection, rematch_precision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
@@ -30,7 +31,7 @@ from pmpguard.noise.manifest import apply_manifest, save_manifest
 from pmpguard.synthetic.scenes import synthetic_scenes
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distillation import train_with_distillation
-from pmpguard.training.loop import TrainingData, TrainResult, pick_device
+from pmpguard.training.loop import TrainingData, TrainResult
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 SCENES = "scenes"
@@ -84,7 +85,7 @@ class PreparedDataset:
     """A dataset with its splits' images opened once, for any number of runs."""
 
     table: PairTable
-    images: Mapping[str, Images]
+    images: Mapping[str, ImageSource]
 
     def gallery(self, split: str) -> Gallery:
         return Gallery(self.table.split(split), self.images[split])
@@ -115,7 +116,7 @@ def prepare_dataset(
     device, size = pick_device(config.train.device), config.train.model.image_size
     if config.dataset == SCENES:
         world = synthetic_scenes(config.scenes, seed=0, size=size)
-        images: dict[str, Images] = {}
+        images: dict[str, ImageSource] = {}
         for split in splits:
             rows = world.table.split(split)
             chosen = world.table.image_codes[np.flatnonzero(np.array(world.table.column("split")) == split)]
@@ -173,8 +174,6 @@ def run_experiment(
     data = data or prepare_dataset(config)
     device = pick_device(config.train.device)
     corruption = corrupt_dataset(data.table, config.noise, config.train.seed)
-    run.mkdir(parents=True, exist_ok=True)
-    save_manifest(corruption, run / "noise.json")
     if corruption.effective_rate >= 1:
         log.warning("%s: every training caption is wrong, there is nothing true to learn", data.table.name)
     in_train = np.array(data.table.column("split")) == "train"
@@ -197,6 +196,7 @@ def run_experiment(
             data.table.fingerprint,
             noise_fingerprint(corruption, config.oracle),
             known,
+            record=lambda: save_manifest(corruption, run / "noise.json"),
         ),
         run,
         observe=None if config.oracle else observe,
@@ -314,8 +314,8 @@ def row_metrics(
 
 
 def oracle_data(
-    method: str, table: PairTable, images: Images, is_noisy: np.ndarray, device: torch.device
-) -> tuple[PairTable, Images, np.ndarray | None]:
+    method: str, table: PairTable, images: ImageSource, is_noisy: np.ndarray, device: torch.device
+) -> tuple[PairTable, ImageSource, np.ndarray | None]:
     """What the oracle trains on, and which of its pairs are right if the method can be told."""
     if is_noisy.all():
         raise DataError("oracle: no clean pair is left to train on", fix="lower the mismatch rate")
@@ -325,8 +325,8 @@ def oracle_data(
 
 
 def clean_pairs(
-    table: PairTable, images: Images, is_noisy: np.ndarray, device: torch.device
-) -> tuple[PairTable, Images]:
+    table: PairTable, images: ImageSource, is_noisy: np.ndarray, device: torch.device
+) -> tuple[PairTable, ImageSource]:
     """The truly clean pairs and their images, for the oracle alone."""
     kept = table.filter(~is_noisy)
     if isinstance(images, StreamedImages):

@@ -1,9 +1,10 @@
 """What a training method is: one class that turns encoded batches into per-pair losses.
 
-The loop never knows which method runs. It builds the model the method asks for (`shape`), encodes each
-batch, calls `losses`, takes the mean of every named term and adds them up. Once per epoch it offers the
-method a look at the whole training set (`begin_epoch`), which is where mismatched pairs are flagged. Whatever
-a method must remember lives in its buffers, so that checkpoints hold it without knowing what it is.
+The loop never knows which method runs. It builds the model the method asks for (`model_config`), encodes
+each batch, calls `losses`, takes the mean of every named term and adds them up. Before an epoch the method
+may read the whole training set (`begin_epoch`), which is where mismatched pairs are flagged, and returns an
+`EpochPlan`. Whatever a method must remember lives in its buffers, so that checkpoints hold it without knowing
+what it is.
 """
 
 from __future__ import annotations
@@ -48,6 +49,12 @@ class EncodedBatch:
     epoch: int  # from 0
     longer_than: LongerThan | None = None  # (words, most captions of the T with more); None: unknown
     taught: TeacherBatch | None = None  # where there is a teacher
+    weights: Tensor | None = None  # (T,) float, of the epoch's plan; None: all 1
+
+    @cached_property
+    def pair_weights(self) -> Tensor:
+        """(T,) float: how much each pair's positive terms count."""
+        return self.texts.pooled.new_ones(len(self.rows)) if self.weights is None else self.weights
 
     @cached_property
     def targets(self) -> Tensor:
@@ -102,6 +109,33 @@ class TrainingView:
 
 
 @dataclass(frozen=True)
+class EpochPlan:
+    """What a method decides before an epoch: all the loop reads of it until the next one.
+
+    Args:
+        weights: (N,) float, how much each pair's positive terms count; None for all 1.
+        partners: (N,) int64, the code of the image each row is trained with; None for the labelled ones.
+        repeats: (N,) int64, how often the epoch comes to each row, N visits in all; None for once each.
+        log: scalars for the record.
+    """
+
+    weights: Tensor | None = None
+    partners: Tensor | None = None
+    repeats: Tensor | None = None
+    log: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tensors: dict[str, Tensor]) -> EpochPlan:
+        """A plan from what a checkpoint holds of it."""
+        return cls(tensors.get("weights"), tensors.get("partners"), tensors.get("repeats"))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What checkpoints hold of it."""
+        named = {"weights": self.weights, "partners": self.partners, "repeats": self.repeats}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True)
 class NoSettings:
     """A method without settings of its own."""
 
@@ -113,17 +147,12 @@ class Method(nn.Module):
     Settings: ClassVar[type[Any]] = NoSettings
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"recommended": {}}
 
-    # Whether `trust` can be told which pairs are right.
+    # Whether `set_clean_mask` can be told which pairs are right.
     weights_pairs: ClassVar[bool] = False
     # Whether the losses read `EncodedBatch.taught`.
     can_distill: ClassVar[bool] = False
     # (N,) float in [0, 1], set by methods that judge pairs: the detection metric reads it, the loop does not.
     p_match: Tensor | None
-    # (N,) int64, set by methods that train a caption with another image than its label: the code of the
-    # image each row is trained with in this epoch, -1 throughout for the labelled ones.
-    paired_image: Tensor | None
-    # (N,) int64, set by methods that feed some pairs more often than others: how often in this epoch.
-    repeats: Tensor | None
     # What the last look at the training set found, for reports: the share of mismatched pairs it estimates (a
     # number, -1 before the training-free detection), and for each row the caption proposed for its image, by
     # number (N,) and with its probability (N,).
@@ -137,8 +166,6 @@ class Method(nn.Module):
         self.settings = settings
         self.pairs = pairs
         self.register_buffer("p_match", None)
-        self.register_buffer("paired_image", None)
-        self.register_buffer("repeats", None)
         self.register_buffer("estimated_rate", None)
         self.register_buffer("proposed_caption", None)
         self.register_buffer("proposed_probability", None)
@@ -161,11 +188,11 @@ class Method(nn.Module):
         """Named per-pair terms, each (T,)."""
         raise NotImplementedError
 
-    def begin_epoch(self, view: TrainingView) -> dict[str, float]:
-        """Look at the training set before an epoch; returned values are logged."""
-        return {}
+    def begin_epoch(self, view: TrainingView) -> EpochPlan:
+        """Plan an epoch; the view shows the training set as the model sees it."""
+        return EpochPlan()
 
-    def trust(self, matches: Tensor) -> None:
+    def set_clean_mask(self, clean: Tensor) -> None:
         """Train on the pairs that are right (N,) bool and never judge any: for the oracle alone."""
         raise NotImplementedError(f"{self.name} does not weight pairs")
 

@@ -70,7 +70,7 @@ class PmpGuard(DetectingMethod):
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         settings = self.settings
-        weights = self.weight[batch.rows]  # (T,)
+        weights = batch.pair_weights  # (T,)
         targets = batch.weighted_targets(weights)  # (T, I)
         share = {"pooled": settings.pooled_weight or 1.0, "awareness": settings.awareness_weight}
         logits = self._logits(batch)

@@ -22,15 +22,15 @@ from pmpguard.stable_random import StableRandom
 # Repair goes over the colliding groups this often, and tries this many places for each.
 PASSES = 2
 TRIES = 32
-# A image or caption with more pairs than this is left where it is: with four times as many pairs as there
+# An image or caption with more pairs than this is left where it is: with four times as many pairs as there
 # are batches it is in nearly all of them anyway, and looking at all its pairs again and again takes long.
 COPIES_PER_BATCH = 4
 MOST_COPIES = 4096
 
 
 @dataclass(frozen=True)
-class BatchLayout:
-    """The images and captions of one batch; a image with several captions is encoded once."""
+class BatchPlan:
+    """Which rows, images and captions meet in one step; an image with several captions is encoded once."""
 
     rows: np.ndarray  # (T,) int64, rows of the table
     images: np.ndarray  # (I,) int64, distinct image codes in order of first appearance
@@ -38,18 +38,18 @@ class BatchLayout:
     caption_keys: np.ndarray  # (T,) int64, equal captions share a number
 
 
-def batch_layout(rows: np.ndarray, image_codes: np.ndarray, caption_codes: np.ndarray) -> BatchLayout:
-    """Lay out a batch.
+def plan_batch(rows: np.ndarray, image_codes: np.ndarray, caption_codes: np.ndarray) -> BatchPlan:
+    """The plan of one batch of `rows`.
 
-    >>> layout = batch_layout(np.array([3, 0, 2]), np.array([7, 7, 8, 8]), np.array([0, 1, 2, 2]))
-    >>> layout.images.tolist(), layout.image_of.tolist(), layout.caption_keys.tolist()
+    >>> plan = plan_batch(np.array([3, 0, 2]), np.array([7, 7, 8, 8]), np.array([0, 1, 2, 2]))
+    >>> plan.images.tolist(), plan.image_of.tolist(), plan.caption_keys.tolist()
     ([8, 7], [0, 1, 0], [2, 0, 2])
     """
     images, first, inverse = np.unique(image_codes[rows], return_index=True, return_inverse=True)
     appearance = np.argsort(first)  # (I,) sorted images in order of first appearance
     place = np.empty_like(appearance)
     place[appearance] = np.arange(len(appearance))
-    return BatchLayout(rows, images[appearance], place[inverse], caption_codes[rows])
+    return BatchPlan(rows, images[appearance], place[inverse], caption_codes[rows])
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def epoch_order(
 
     Up to `captions_per_image` pairs of one image form a group that stays together (unless the end of a
     batch cuts it). Groups are shuffled, then `avoid_collisions` moves apart groups of one batch that share
-    a image or a caption. An epoch that goes over the pairs several times gives each `turn` its number.
+    an image or a caption. An epoch that goes over the pairs several times gives each `turn` its number.
     """
     draws = StableRandom("batches", seed, epoch, *([turn] if turn else []))
     rows, sizes = _shuffled_groups(image_codes, captions_per_image, draws)
@@ -178,7 +178,7 @@ class _Plan:
         self.batches = -(-len(rows) // batch_size)
 
     def colliding(self) -> np.ndarray:
-        """Groups that repeat a image or a caption of an earlier group of their batch."""
+        """Groups that repeat an image or a caption of an earlier group of their batch."""
         slots = np.arange(self.batches * self.batch_size).reshape(self.batches, self.batch_size)
         rows = self.rows[np.minimum(slots, len(self.rows) - 1)]
         missing = slots >= len(self.rows)  # in the last batch, where it is short

@@ -1,7 +1,8 @@
 """Checkpoints: atomic directories of safetensors and JSON that resume a run bit for bit.
 
-`checkpoints/step-N/` holds the method's weights and buffers, the averaged weights, the best weights so far,
-AdamW's moments and a state file. Random draws are functions of (seed, step), so no generator is saved.
+`checkpoints/step-N/` holds the method's weights and buffers, its plan of the epoch, the averaged weights, the
+best weights so far, AdamW's moments and a state file. Random draws are functions of (seed, step), so no
+generator is saved.
 """
 
 from __future__ import annotations
@@ -99,8 +100,17 @@ def latest_checkpoint(run: Path) -> Path | None:
     return None
 
 
-def load_checkpoint(directory: Path, identity: RunIdentity) -> tuple[Position, dict[str, dict[str, Tensor]]]:
-    """Read a checkpoint after making sure it belongs to this very run."""
+def refuse_foreign(run: Path, identity: RunIdentity, resume: bool = True) -> None:
+    """An error if `run` holds another run, or any where none is to be continued; nothing is written."""
+    checkpoint = latest_checkpoint(run)
+    if checkpoint is not None:
+        if not resume:
+            raise CheckpointError(f"{run} already holds a run", fix="choose another folder, or resume it")
+        check_identity(checkpoint, identity)
+
+
+def check_identity(directory: Path, identity: RunIdentity) -> None:
+    """An error if the checkpoint belongs to another run; nothing is written."""
     state = read_json(directory / "state.json")
     difference = first_difference({"teacher": "", **state["identity"]}, asdict(identity))
     if difference:
@@ -108,7 +118,15 @@ def load_checkpoint(directory: Path, identity: RunIdentity) -> tuple[Position, d
             f"{directory.parent.parent} cannot be resumed: {difference}",
             fix="use the settings it was started with, or another run folder",
         )
+
+
+def load_checkpoint(directory: Path, identity: RunIdentity) -> tuple[Position, dict[str, dict[str, Tensor]]]:
+    """Read a checkpoint after making sure it belongs to this very run."""
+    check_identity(directory, identity)
+    state = read_json(directory / "state.json")
     tensors = {path.stem: load_file(path) for path in sorted(directory.glob("*.safetensors"))}
+    if "plan" not in tensors:
+        raise CheckpointError(f"{directory}: the method's plan is missing", fix="choose another folder")
     return from_dict(Position, state["position"], where=f"{directory}/state.json"), tensors
 
 

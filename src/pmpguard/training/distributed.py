@@ -9,13 +9,18 @@ average equal values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pmpguard.files import writer_lock
 from pmpguard.models.encoded import Encoded
 
 
@@ -45,6 +50,26 @@ class World:
         small, larger = divmod(count, self.size)
         start = self.rank * small + min(self.rank, larger)
         return slice(start, start + small + (self.rank < larger))
+
+
+@contextlib.contextmanager
+def joined_processes(device: str = "auto", timeout_s: float = 600.0) -> Iterator[World]:
+    """Within the block this process is one of a group, if a launcher started several; else it is alone.
+
+    When one of them dies the others stop with an error, at the latest after `timeout_s` of waiting; the last
+    checkpoint continues the run.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or dist.is_initialized():
+        yield World.current()
+        return
+    on_gpu = device != "cpu" and torch.cuda.is_available()
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=timeout_s))
+    try:
+        yield World.current()
+    finally:
+        dist.destroy_process_group()
 
 
 class _Gather(torch.autograd.Function):
@@ -113,10 +138,14 @@ def average_gradients(parameters: Iterable[nn.Parameter], world: World) -> None:
 
 def broadcast_state(module: nn.Module, world: World) -> None:
     """Give every rank rank 0's parameters and buffers."""
-    if world.size == 1:
-        return
-    for tensor in module.state_dict().values():
-        dist.broadcast(tensor, src=0)
+    broadcast_tensors(module.state_dict().values(), world)
+
+
+def broadcast_tensors(tensors: Iterable[Tensor], world: World) -> None:
+    """Give every rank rank 0's values, in place."""
+    if world.size > 1:
+        for tensor in tensors:
+            dist.broadcast(tensor, src=0)
 
 
 def any_rank(asked: bool, device: torch.device, world: World) -> bool:
@@ -126,6 +155,11 @@ def any_rank(asked: bool, device: torch.device, world: World) -> bool:
     votes = torch.tensor([int(asked)], device=device)
     dist.all_reduce(votes)
     return bool(votes.item())
+
+
+def writing_right(folder: Path, world: World) -> contextlib.AbstractContextManager[None]:
+    """The only right to write in the folder, held by rank 0 for all ranks."""
+    return writer_lock(folder) if world.is_main else contextlib.nullcontext()
 
 
 def barrier(world: World) -> None:

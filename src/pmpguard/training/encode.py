@@ -1,4 +1,4 @@
-"""Whole splits as a model sees them: for detection before an epoch and for validation after it."""
+"""Whole splits as a model sees them: the one way, for detection, validation, evaluation and the audit."""
 
 from __future__ import annotations
 
@@ -9,107 +9,111 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.pairs import PairTable
-from pmpguard.evaluation.evaluate import ImageSource, encoder_precision
+from pmpguard.device import encoder_precision
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
-from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, gather_encoded
-from pmpguard.training.feature_cache import cache_tokens, can_cache
-from pmpguard.training.kept_tokens import image_tokens_of, images_of, text_tokens_of, texts_of
-from pmpguard.training.loader import TokenTable
+from pmpguard.training.feature_cache import (
+    cache_features,
+    encode_images,
+    encode_texts,
+    image_features,
+    text_features,
+)
+from pmpguard.training.loader import ImageInput, ImageInputs, TextInput, TokenTable
 
-ReadCaptions = Callable[[Retriever, Tensor, Tensor], Encoded]
-ReadImages = Callable[[Retriever, Tensor], Encoded]
+BATCH = 128
+ALONE = World()
 
 
 @dataclass(frozen=True)
 class Split:
-    """Pairs with their images and tokenised captions; of frozen backbones, with their kept tokens."""
+    """Pairs with their images and tokenised captions; of frozen backbones, with the features they gave."""
 
     table: PairTable
-    images: ImageSource
+    images: ImageInputs
     tokens: TokenTable
+    batch: int = BATCH
+    precision: str = "fp32"
 
     @classmethod
     def open(
         cls,
         table: PairTable,
+        images: ImageInputs,
+        retriever: Retriever,
+        *,
+        batch: int = BATCH,
+        precision: str = "fp32",
+    ) -> Split:
+        return cls(table, images, TokenTable.of(table, retriever, retriever.device), batch, precision)
+
+    @classmethod
+    def cached(
+        cls,
+        table: PairTable,
         images: ImageSource,
         retriever: Retriever,
-        config: TrainConfig,
-        device: torch.device,
+        *,
+        batch: int = BATCH,
+        precision: str = "fp32",
     ) -> Split:
-        tokens = TokenTable.of(table, retriever, device)
-        if not can_cache(retriever, config.augmentation):
-            return cls(table, images, tokens)
-        return cls(
-            table, *cache_tokens(retriever, images, tokens, config.batch_size, device, config.precision)
-        )
+        """With the features of frozen backbones in the place of pixels and token ids."""
+        tokens = TokenTable.of(table, retriever, retriever.device)
+        features = cache_features(retriever, images, tokens, batch, retriever.device, precision)
+        return cls(table, *features, batch, precision)
 
-    def encode(
-        self, retriever: Retriever, config: TrainConfig, device: torch.device, world: World
-    ) -> tuple[Encoded, Encoded]:
-        """Each distinct caption and each image once, every rank doing its share and getting all."""
-        return self._read(texts_of, images_of, retriever, config, device, world)
+    @property
+    def caption_of(self) -> Tensor:
+        """(N,) int64 on the device: which of the distinct captions each pair has."""
+        return torch.from_numpy(self.tokens.row_of).to(self.tokens.ids.device)
 
-    def pooled_tokens(
-        self, retriever: Retriever, config: TrainConfig, device: torch.device, world: World
-    ) -> tuple[Tensor, Tensor]:
+    def encode(self, retriever: Retriever, world: World = ALONE) -> tuple[Encoded, Encoded]:
+        """Each distinct caption and each image once, float32; every rank does its share and gets all."""
+        return self._read(encode_texts, encode_images, retriever, world)
+
+    def pooled_features(self, retriever: Retriever, world: World = ALONE) -> tuple[Tensor, Tensor]:
         """The same up to the encoders' last linear layers, without fragments: (C, c) and (I, e)."""
 
-        def captions_of(retriever: Retriever, words: Tensor, mask: Tensor) -> Encoded:
-            return _without_fragments(text_tokens_of(retriever, words, mask))
+        def of_captions(retriever: Retriever, texts: TextInput) -> Encoded:
+            return _without_fragments(text_features(retriever, texts))
 
-        def images_of(retriever: Retriever, images: Tensor) -> Encoded:
-            return _without_fragments(image_tokens_of(retriever, images))
+        def of_images(retriever: Retriever, images: ImageInput) -> Encoded:
+            return _without_fragments(image_features(retriever, images))
 
-        captions, images = self._read(captions_of, images_of, retriever, config, device, world)
+        captions, images = self._read(of_captions, of_images, retriever, world)
         return captions.pooled, images.pooled
 
+    @torch.no_grad()
     def _read(
         self,
-        read_captions: ReadCaptions,
-        read_images: ReadImages,
+        read_texts: Callable[[Retriever, TextInput], Encoded],
+        read_images: Callable[[Retriever, ImageInput], Encoded],
         retriever: Retriever,
-        config: TrainConfig,
-        device: torch.device,
         world: World,
     ) -> tuple[Encoded, Encoded]:
-        tokens, images = self.tokens, self.images
-
-        def encode_captions(part: slice) -> Encoded:
-            return read_captions(retriever, tokens.ids[part], tokens.mask[part])
-
-        parts = shared_parts(len(images), config, world)
-        pixels = images.batches([np.arange(part.start, part.stop) for part in parts])
-
-        def encode_images(part: slice) -> Encoded:
-            return read_images(retriever, next(pixels))  # in the order of the parts
-
+        device = self.tokens.ids.device
+        captions, images = (self._own_parts(len(items), world) for items in (self.tokens, self.images))
+        inputs = self.images.batches([np.arange(part.start, part.stop) for part in images])
+        with encoder_precision(device, self.precision):
+            texts = [
+                read_texts(retriever, self.tokens.part(part)).to(dtype=torch.float32) for part in captions
+            ]
+            seen = [read_images(retriever, given).to(dtype=torch.float32) for given in inputs]
         return (
-            encode_shared(encode_captions, len(tokens.ids), config, device, world),
-            encode_shared(encode_images, len(images), config, device, world),
+            gather_encoded(Encoded.cat(texts), len(self.tokens), world),
+            gather_encoded(Encoded.cat(seen), len(self.images), world),
         )
 
+    def _own_parts(self, count: int, world: World) -> list[slice]:
+        """This rank's share of `count` items, cut into batches."""
+        share = world.share(count)
+        starts = range(share.start, share.stop, self.batch)
+        return [slice(start, min(start + self.batch, share.stop)) for start in starts]
 
-def _without_fragments(tokens: Encoded) -> Encoded:
+
+def _without_fragments(features: Encoded) -> Encoded:
     """Copies, because a view would keep the memory of all fragments."""
-    return Encoded(tokens.pooled.clone(), tokens.fragments[:, :0].clone(), tokens.mask[:, :0].clone())
-
-
-def shared_parts(count: int, config: TrainConfig, world: World) -> list[slice]:
-    """This rank's share of `count` items, cut into batches."""
-    share = world.share(count)
-    starts = range(share.start, share.stop, config.batch_size)
-    return [slice(start, min(start + config.batch_size, share.stop)) for start in starts]
-
-
-def encode_shared(
-    encode: Callable[[slice], Encoded], count: int, config: TrainConfig, device: torch.device, world: World
-) -> Encoded:
-    """Encode `count` items in the run's precision, each rank its share; vectors come out in float32."""
-    parts = shared_parts(count, config, world)
-    with encoder_precision(device, config.precision):
-        encoded = [encode(part).to(dtype=torch.float32) for part in parts]
-    return gather_encoded(Encoded.cat(encoded), count, world)
+    return Encoded(features.pooled.clone(), features.fragments[:, :0].clone(), features.mask[:, :0].clone())

@@ -4,41 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pmpguard.data.images.sources import Images
 from pmpguard.data.images.transforms import Augmentation, augment
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import names_direction
 from pmpguard.device import to_device
 from pmpguard.kernels.caption_blocks import LongerThan
+from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
-from pmpguard.training.batch_sampler import BatchLayout, PairSampler, batch_layout
+from pmpguard.training.batch_sampler import BatchPlan, PairSampler, plan_batch
 from pmpguard.training.distributed import World
 from pmpguard.training.packing import (
     CAPTION_STEP,
     IMAGE_STEP,
     LENGTH_STEP,
+    PackedWords,
     Packing,
     PaddedWords,
-    Words,
     most_longer,
     pack_words,
     rounded,
-    word_tensors,
 )
 from pmpguard.training.schedule import step_seed
+
+# What encoders are given: pixels or token ids, or what is cached of a frozen backbone.
+ImageInput = Tensor | Encoded
+TextInput = PaddedWords | PackedWords | Encoded
 
 
 @dataclass(frozen=True)
 class DeviceBatch:
-    """One rank's part of a batch (pixels, words) and the whole batch's layout."""
+    """A batch plan on the device, with one rank's part of the encoders' inputs."""
 
-    pixels: Tensor  # (own I, 3, H, W) float, augmented, in [0, 255]
-    words: Words  # of U distinct captions
+    images: ImageInput  # own pixels (own I, 3, H, W) float, augmented, in [0, 255]
+    texts: TextInput  # of U distinct captions
     caption_of: Tensor  # (own T,) int64: which of the U each pair has
     image_of: Tensor  # (T,) int64
     image_keys: Tensor  # (I,) int64
@@ -48,11 +52,10 @@ class DeviceBatch:
     longer_than: LongerThan | None = field(default=None, kw_only=True)
 
     def tensors(self) -> list[Tensor]:
-        return [*self._own_tensors().values(), *word_tensors(self.words)]
+        return [tensor for name in self._names() for tensor in tensors_of(getattr(self, name))]
 
-    def _own_tensors(self) -> dict[str, Tensor]:
-        names = [own.name for own in fields(self) if own.name not in ("words", "longer_than")]
-        return {name: getattr(self, name) for name in names}
+    def _names(self) -> list[str]:
+        return [own.name for own in fields(self) if own.name != "longer_than"]
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -61,14 +64,30 @@ class DeviceBatch:
 
     def cloned(self) -> DeviceBatch:
         """The same values in memory of their own."""
-        words = type(self.words)(*(tensor.clone() for tensor in word_tensors(self.words)))
-        others = {name: tensor.clone() for name, tensor in self._own_tensors().items()}
-        return DeviceBatch(words=words, longer_than=self.longer_than, **others)
+        copies: dict[str, Any] = {}
+        for name in self._names():
+            value = getattr(self, name)
+            clones = [tensor.clone() for tensor in tensors_of(value)]
+            copies[name] = clones[0] if isinstance(value, Tensor) else type(value)(*clones)
+        return replace(self, **copies)
+
+
+def tensors_of(value: ImageInput | TextInput) -> list[Tensor]:
+    """The tensors an input is made of."""
+    return [value] if isinstance(value, Tensor) else [getattr(value, own.name) for own in fields(value)]
+
+
+class ImageInputs(Protocol):
+    """Distinct images by number: an `ImageSource`, or `CachedImages`."""
+
+    def __len__(self) -> int: ...
+
+    def batches(self, codes: Sequence[np.ndarray]) -> Iterator[ImageInput]: ...
 
 
 @dataclass(frozen=True)
 class TokenTable:
-    """Every distinct caption tokenised once."""
+    """Every distinct caption tokenised once; of a frozen backbone with its features."""
 
     ids: Tensor  # (U, L) int64 on the device
     mask: Tensor  # (U, L) bool on the device
@@ -76,6 +95,7 @@ class TokenTable:
     row_of: np.ndarray  # (N,) which of the U each pair has
     packs: bool  # whether the text encoder reads packed captions
     specials: tuple[int, int] = (0, 0)  # tokens before and after the words of every caption
+    features: Encoded | None = None  # (U, m, c): then `lengths` counts these
 
     @classmethod
     def of(cls, table: PairTable, retriever: Retriever, device: torch.device) -> TokenTable:
@@ -87,15 +107,33 @@ class TokenTable:
         specials = encoder.architecture.prefix, encoder.architecture.suffix
         return cls(ids.to(device), mask.to(device), lengths, table.caption_codes, encoder.packs, specials)
 
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def longest(self) -> int:
+        return (self.mask if self.features is None else self.features.mask).shape[1]
+
     def width(self, captions: np.ndarray) -> int:
         """The longest of the given captions, rounded up."""
-        return min(self.mask.shape[1], rounded(max(1, int(self.lengths[captions].max())), LENGTH_STEP))
+        return min(self.longest, rounded(max(1, int(self.lengths[captions].max())), LENGTH_STEP))
 
-    def padded(self, captions: np.ndarray, width: int | None = None) -> PaddedWords:
-        """ids and mask (n, L) of the given distinct captions, L the longest of them rounded up."""
+    def part(self, part: slice) -> PaddedWords | Encoded:
+        """Some captions at full length."""
+        if self.features is not None:
+            return self.features[part]
+        return PaddedWords(self.ids[part], self.mask[part])
+
+    def padded(self, captions: np.ndarray, width: int | None = None) -> PaddedWords | Encoded:
+        """The given distinct captions (n,), all as long as the longest of them, rounded up."""
         width = width or self.width(captions)
         index = to_device(captions, self.ids.device)
-        return PaddedWords(self.ids[index, :width], self.mask[index, :width])
+        if self.features is None:
+            return PaddedWords(self.ids[index, :width], self.mask[index, :width])
+        features = self.features
+        return Encoded(
+            features.pooled[index], features.fragments[index, :width], features.mask[index, :width]
+        )
 
     def packing(self, batches: Sequence[tuple[np.ndarray, np.ndarray]], *, spare: bool = False) -> Packing:
         """Room for any of these batches, of distinct captions (U,) and which of them each pair (T,) has.
@@ -106,13 +144,13 @@ class TokenTable:
         words = [self.lengths[some[caption_of]] - sum(self.specials) for some, caption_of in batches]
         return Packing.for_batches(lengths, most_longer(words, spare=spare))
 
-    def words(self, captions: np.ndarray, packing: Packing | None) -> Words:
+    def inputs(self, captions: np.ndarray, packing: Packing | None) -> TextInput:
         """The given distinct captions; padded ones are repeated to a round number or to fill `packing`."""
         if packing is None:
             return self.padded(np.resize(captions, rounded(len(captions), CAPTION_STEP)))
         if self.packs:
             return pack_words(self.ids, captions, self.lengths[captions], self.specials, packing)
-        return self.padded(np.resize(captions, packing.captions), min(packing.longest, self.mask.shape[1]))
+        return self.padded(np.resize(captions, packing.captions), min(packing.longest, self.longest))
 
 
 class BatchLoader:
@@ -126,7 +164,7 @@ class BatchLoader:
     def __init__(
         self,
         table: PairTable,
-        images: Images,
+        images: ImageInputs,
         tokens: TokenTable,
         sampler: PairSampler,
         augmentation: Augmentation,
@@ -139,45 +177,46 @@ class BatchLoader:
         self.table, self.images, self.tokens, self.sampler = table, images, tokens, sampler
         self.augmentation, self.seed, self.device, self.world = augmentation, seed, device, world
         self.oriented = np.array([names_direction(caption) for caption in table.captions], dtype=bool)
-        self.pair_with(table.image_codes)
+        self.pair_with(None)
         self.same_shapes = same_shapes
         self.most_images = 0  # in any batch of the first two epochs
         self.room: Packing | None = None  # for the captions of any batch so far
         if same_shapes:
-            layouts = [layout for epoch in (0, 1) for layout in self.layouts(epoch)]
-            self.most_images = max(len(layout.images) for layout in layouts)
-            self.room = tokens.packing(self.distinct_captions(layouts), spare=True)
+            plans = [plan for epoch in (0, 1) for plan in self.plans(epoch)]
+            self.most_images = max(len(plan.images) for plan in plans)
+            self.room = tokens.packing(self.distinct_captions(plans), spare=True)
 
-    def pair_with(self, image_codes: np.ndarray) -> None:
-        """Train each row with this image (N,): the labelled one, or one it was rematched to."""
+    def pair_with(self, image_codes: np.ndarray | None) -> None:
+        """Train each row with this image (N,), by default with the labelled one."""
+        image_codes = self.table.image_codes if image_codes is None else image_codes
         self.sampler.image_codes = self.image_codes = image_codes
         self.sampler.forget()
-        # A image keeps its orientation when any of its captions names a direction.
+        # An image keeps its orientation when any of its captions names a direction.
         self.keep_orientation = np.zeros(len(self.images), dtype=bool)
         np.logical_or.at(self.keep_orientation, image_codes, self.oriented)
 
-    def layouts(self, epoch: int) -> list[BatchLayout]:
+    def plans(self, epoch: int) -> list[BatchPlan]:
         """Which pairs and images each batch of the epoch holds."""
-        layouts = [
-            batch_layout(rows, self.image_codes, self.table.caption_codes)
+        plans = [
+            plan_batch(rows, self.image_codes, self.table.caption_codes)
             for rows in self.sampler.batches(epoch, 0)
         ]
         if not self.same_shapes:
-            return layouts
+            return plans
         least = self.most_images
         if self.sampler.repeats is not None:  # verdicts change a little: most epochs should still be alike
-            least = max(least, rounded(max(len(layout.images) for layout in layouts), IMAGE_STEP))
-        return with_more_images(layouts, least)
+            least = max(least, rounded(max(len(plan.images) for plan in plans), IMAGE_STEP))
+        return with_more_images(plans, least)
 
-    def distinct_captions(self, layouts: Sequence[BatchLayout]) -> list[tuple[np.ndarray, np.ndarray]]:
+    def distinct_captions(self, plans: Sequence[BatchPlan]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Of this rank's part of each batch: the distinct captions (U,), and which of them each pair has."""
-        rows = [layout.rows[self.world.share(len(layout.rows))] for layout in layouts]
+        rows = [plan.rows[self.world.share(len(plan.rows))] for plan in plans]
         return [np.unique(self.tokens.row_of[some], return_inverse=True) for some in rows]
 
     def batches(self, epoch: int, start: int) -> Iterator[DeviceBatch]:
         """The epoch's batches from number `start` on, as this rank needs them."""
-        layouts = self.layouts(epoch)
-        distinct = self.distinct_captions(layouts)
+        plans = self.plans(epoch)
+        distinct = self.distinct_captions(plans)
         packing = None
         if self.tokens.packs or self.same_shapes:
             spare = self.sampler.repeats is not None
@@ -186,45 +225,41 @@ class BatchLoader:
             packing = self.room = packing.at_least(self.room)  # kept: every other shape is captured anew
         alone = self.world.size == 1  # of several ranks, each has counted its own pairs only
         longer_than = packing.longer_than if packing is not None and alone else None
-        own = [layout.images[self.world.share(len(layout.images))] for layout in layouts[start:]]
+        own = [plan.images[self.world.share(len(plan.images))] for plan in plans[start:]]
         offset = epoch * self.sampler.steps_per_epoch
-        for number, pixels in enumerate(self.images.batches(own), start=start):
+        for number, images in enumerate(self.images.batches(own), start=start):
             some, caption_of = distinct[number]
-            words = self.tokens.words(some, packing)
-            batch = self._tensors(layouts[number], pixels, words, caption_of, offset + number)
+            texts = self.tokens.inputs(some, packing)
+            batch = self._on_device(plans[number], images, texts, caption_of, offset + number)
             yield replace(batch, longer_than=longer_than)
 
-    def _tensors(
-        self, layout: BatchLayout, pixels: Tensor, words: Words, caption_of: np.ndarray, number: int
+    def _on_device(
+        self, plan: BatchPlan, images: ImageInput, texts: TextInput, caption_of: np.ndarray, number: int
     ) -> DeviceBatch:
-        generator = torch.Generator().manual_seed(step_seed(self.seed, number, 1))
-        keep = torch.from_numpy(self.keep_orientation[layout.images])
-        share = self.world.share(len(layout.images))
-        return DeviceBatch(
-            augment(pixels, generator, self.augmentation, keep, share),
-            words,
-            *(
-                to_device(part, self.device)
-                for part in (caption_of, layout.image_of, layout.images, layout.caption_keys, layout.rows)
-            ),
-        )
+        if isinstance(images, Tensor):  # features are cached of still images only
+            generator = torch.Generator().manual_seed(step_seed(self.seed, number, 1))
+            keep = torch.from_numpy(self.keep_orientation[plan.images])
+            share = self.world.share(len(plan.images))
+            images = augment(images, generator, self.augmentation, keep, share)
+        index = (caption_of, plan.image_of, plan.images, plan.caption_keys, plan.rows)
+        return DeviceBatch(images, texts, *(to_device(part, self.device) for part in index))
 
 
-def with_more_images(layouts: Sequence[BatchLayout], least: int = 0) -> list[BatchLayout]:
+def with_more_images(plans: Sequence[BatchPlan], least: int = 0) -> list[BatchPlan]:
     """The same batches, all with as many images as the fullest, and `least` at least.
 
     A batch is filled up with images of the batches after it, the first one coming after the last. Where
     the whole set has too few others, batches stay as they are.
     """
-    least = max(least, *(len(layout.images) for layout in layouts))
+    least = max(least, *(len(plan.images) for plan in plans))
     filled = []
-    for number, layout in enumerate(layouts):
-        images, after = layout.images, 1
-        while len(images) < least and after < len(layouts):
-            others = np.setdiff1d(layouts[(number + after) % len(layouts)].images, images)
+    for number, plan in enumerate(plans):
+        images, after = plan.images, 1
+        while len(images) < least and after < len(plans):
+            others = np.setdiff1d(plans[(number + after) % len(plans)].images, images)
             images = np.concatenate([images, others[: least - len(images)]])
             after += 1
-        filled.append(replace(layout, images=images))
+        filled.append(replace(plan, images=images))
     return filled
 
 

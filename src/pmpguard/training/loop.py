@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from tqdm import tqdm
 
 from pmpguard.config import to_dict
-from pmpguard.data.images.sources import Images
-from pmpguard.data.pairs import PairTable, image_label_codes
-from pmpguard.errors import CheckpointError, ConfigError, DataError
-from pmpguard.evaluation.evaluate import Gallery, evaluate_scores
+from pmpguard.data.images.sources import ImageSource
+from pmpguard.data.pairs import PairTable
+from pmpguard.device import pick_device
+from pmpguard.errors import ConfigError, DataError
+from pmpguard.evaluation.evaluate import Gallery
 from pmpguard.files import write_json
-from pmpguard.methods.method import Method, TrainingView
+from pmpguard.methods.method import EpochPlan, Method
 from pmpguard.methods.registry import find_method
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.batch_sampler import PairSampler
@@ -29,16 +31,19 @@ from pmpguard.training.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     optimiser_tensors,
+    refuse_foreign,
     restore_optimiser,
     save_checkpoint,
 )
 from pmpguard.training.config import TrainConfig
-from pmpguard.training.distributed import World, any_rank, barrier, broadcast_state
+from pmpguard.training.distributed import World, any_rank, barrier, broadcast_state, writing_right
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.encode import Split
+from pmpguard.training.epoch import open_split, plan_epoch, validate
 from pmpguard.training.feature_cache import weights_fingerprint
+from pmpguard.training.interrupt import Interrupted, StopRequest, stop_requests
 from pmpguard.training.loader import BatchLoader, batch_names
-from pmpguard.training.parameter_groups import parameter_groups
+from pmpguard.training.parameter_groups import build_optimiser
 from pmpguard.training.schedule import rate_factor, step_seed
 from pmpguard.training.step import StepRunner, captures
 from pmpguard.training.tracking import Tracker, progress_bar, write_environment
@@ -51,11 +56,14 @@ class TrainingData:
     """What a run may see. The test split and the injected labels are not among it."""
 
     train: PairTable  # as trained on, wrong captions included
-    train_images: Images
+    train_images: ImageSource
     validation: Gallery
     dataset: str  # fingerprint of the pairs before corruption
     noise: str = ""  # fingerprint of the corruption
     known: np.ndarray | None = None  # (N,) bool, which pairs are right: for the oracle alone
+    # called in the main process once the run's folder was found to be free or of this very run: what else
+    # is to be written there
+    record: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,47 +77,60 @@ class TrainResult:
     seconds: float  # since this process began or continued it, of both models where there are two
     pairs_per_second: float  # over whole epochs, augmentation and detection included, validation not
     steps: int
-    model_kept: int = 1  # 2: a second model, taught by the first
+    model_kept: int = 1  # 2: a student, where the first model was its teacher
     models_trained: int = 1  # how many were trained
-
-
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C after a checkpoint was saved."""
 
 
 # Called at the start of every epoch with p(match) of each training pair; what it returns is only logged.
 Observer = Callable[[int, np.ndarray], dict[str, float]]
 
 
-def build_method(config: TrainConfig, pairs: int, captions: list[str]) -> Method:
-    """The method with freshly initialised weights; equal seeds give equal weights."""
-    kind = find_method(config.method)
-    settings = kind.read_settings(config.preset, config.settings)
-    torch.manual_seed(config.seed)
-    retriever = Retriever.create(kind.model_config(config.model, settings), captions)
-    return kind(retriever, settings, pairs)
+@dataclass
+class RunState:
+    """A run between two steps: what is fixed by its set-up, and what changes."""
+
+    config: TrainConfig
+    data: TrainingData
+    folder: Path
+    world: World
+    device: torch.device
+    identity: RunIdentity
+    method: Method
+    optimiser: torch.optim.AdamW
+    averaged: AveragedWeights
+    sampler: PairSampler
+    loader: BatchLoader
+    train_split: Split
+    validation_split: Split
+    runner: StepRunner
+    observe: Observer | None = None
+
+    position: Position = field(default_factory=Position)
+    plan: EpochPlan = field(default_factory=EpochPlan)  # of the epoch begun last
+    best: dict[str, Tensor] = field(default_factory=dict)  # the retriever that validated best
+    trained_steps: int = 0  # by this process
+    trained_seconds: float = 0.0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.sampler.steps_per_epoch // self.config.optimiser.grad_accumulation
+
+    @property
+    def steps(self) -> int:
+        return self.config.epochs * self.steps_per_epoch
+
+    @property
+    def parameter_names(self) -> dict[torch.nn.Parameter, str]:
+        return {value: name for name, value in self.method.named_parameters() if value.requires_grad}
 
 
-def build_optimiser(method: Method, config: TrainConfig, device: torch.device) -> torch.optim.AdamW:
-    """AdamW over encoder and new parameters; biases, norms and temperatures do not decay."""
-    groups = parameter_groups(method.retriever)
-    known = {id(parameter) for group in groups.values() for parameter in group}
-    for parameter in method.parameters():  # what the method adds to the model
-        if parameter.requires_grad and id(parameter) not in known:
-            groups["new" if parameter.ndim > 1 else "new_no_decay"].append(parameter)
-    rates = {"encoder": config.optimiser.encoder_lr, "new": config.optimiser.head_lr}
-    described = [
-        {"params": group, "lr": rates[name.removesuffix("_no_decay")],
-         "weight_decay": 0.0 if name.endswith("_no_decay") else config.optimiser.weight_decay}
-        for name, group in groups.items() if group
-    ]  # fmt: skip
-    on_gpu = device.type == "cuda"
-    return torch.optim.AdamW(
-        described,
-        betas=config.optimiser.betas,
-        fused=on_gpu or None,
-        capturable=on_gpu and config.cuda_graphs,
-    )
+@dataclass(frozen=True)
+class Watch:
+    """Who follows a run: its record, its bar, and whoever may ask it to stop."""
+
+    tracker: Tracker
+    bar: tqdm[Any]
+    stop: StopRequest
 
 
 def train(
@@ -123,10 +144,47 @@ def train(
 ) -> TrainResult:
     """Train to the end, continuing from the newest checkpoint in `run` if there is one.
 
-    A `teacher` sees every batch, too, and the method learns from what it believes.
-
-    The weights that validate best become `run/model`. Ctrl-C saves a checkpoint and raises `Interrupted`.
+    A `teacher` encodes every batch, too, and the method learns from its soft targets. The weights that
+    validate best become `run/model`. Ctrl-C or SIGTERM saves a checkpoint and raises `Interrupted`. A run
+    that is refused, being another one's continuation or at work in another process, writes nothing.
     """
+    world = World.current()
+    identity = run_identity(config, data, world, teacher)
+    refuse_foreign(run, identity, resume)
+    with stop_requests() as stop, writing_right(run, world):
+        state = set_up(config, data, run, identity, teacher)
+        state.observe = observe
+        restore(state)
+        with watched(state, stop) as watch:
+            started = time.perf_counter()
+            for epoch in range(state.position.finished_epochs, config.epochs):
+                run_epoch(state, epoch, watch)
+            return finish(state, watch, time.perf_counter() - started)
+
+
+def build_method(config: TrainConfig, pairs: int, captions: list[str]) -> Method:
+    """The method with freshly initialised weights; equal seeds give equal weights."""
+    kind = find_method(config.method)
+    settings = kind.read_settings(config.preset, config.settings)
+    torch.manual_seed(config.seed)
+    retriever = Retriever.create(kind.model_config(config.model, settings), captions)
+    return kind(retriever, settings, pairs)
+
+
+def run_identity(
+    config: TrainConfig, data: TrainingData, world: World, teacher: Retriever | None
+) -> RunIdentity:
+    """What decides a run; no other may continue it."""
+    return RunIdentity(
+        to_dict(config), data.dataset, data.validation.table.fingerprint, data.noise, world.size,
+        teacher="" if teacher is None else weights_fingerprint(teacher),
+    )  # fmt: skip
+
+
+def set_up(
+    config: TrainConfig, data: TrainingData, folder: Path, identity: RunIdentity, teacher: Retriever | None
+) -> RunState:
+    """A run before its first step."""
     world, device = World.current(), pick_device(config.device)
     if data.train.image_codes.max(initial=0) < 1:
         raise DataError(
@@ -140,10 +198,9 @@ def train(
             raise ConfigError(f"{config.method} cannot learn from a teacher")
         teacher = teacher.to(device).eval()
     if data.known is not None:
-        method.trust(torch.from_numpy(data.known))
+        method.set_clean_mask(torch.from_numpy(data.known))
     broadcast_state(method, world)
     optimiser = build_optimiser(method, config, device)
-    names = {parameter: name for name, parameter in method.named_parameters() if parameter.requires_grad}
     averaged = AveragedWeights(method, config.ema)
     sampler = PairSampler(
         data.train.image_codes,
@@ -152,212 +209,189 @@ def train(
         config.seed,
         captions_per_image=config.captions_per_image,
     )
-    seen = Split.open(data.train, data.train_images, method.retriever, config, device)
-    held_out = data.validation
-    gallery = Split.open(held_out.table, held_out.images, method.retriever, config, device)
-    loader = BatchLoader(
-        seen.table, seen.images, seen.tokens, sampler, config.augmentation, config.seed, device, world,
-        same_shapes=captures(config, device, world),
-    )  # fmt: skip
-    grad_accumulation = config.optimiser.grad_accumulation
-    steps_per_epoch = sampler.steps_per_epoch // grad_accumulation
-    if steps_per_epoch < 1:
+    if sampler.steps_per_epoch < config.optimiser.grad_accumulation:
         raise DataError(
-            f"{sampler.steps_per_epoch} batches an epoch, optimiser.grad_accumulation {grad_accumulation}",
+            f"{sampler.steps_per_epoch} batches an epoch, "
+            f"optimiser.grad_accumulation {config.optimiser.grad_accumulation}",
             fix="lower optimiser.grad_accumulation or batch_size",
         )
-    steps = config.epochs * steps_per_epoch
-    identity = RunIdentity(
-        to_dict(config), data.dataset, data.validation.table.fingerprint, data.noise, world.size,
-        teacher="" if teacher is None else weights_fingerprint(teacher),
+    train_split = open_split(data.train, data.train_images, method.retriever, config)
+    held_out = open_split(data.validation.table, data.validation.images, method.retriever, config)
+    loader = BatchLoader(
+        train_split.table, train_split.images, train_split.tokens, sampler, config.augmentation, config.seed,
+        device, world, same_shapes=captures(config, device, world),
     )  # fmt: skip
-    position, best, sums = Position(), {}, {}
-    checkpoint = latest_checkpoint(run)
-    if checkpoint is not None:
-        if not resume:
-            raise CheckpointError(f"{run} already holds a run", fix="choose another folder, or resume it")
-        position, tensors = load_checkpoint(checkpoint, identity)
-        method.load_state_dict(tensors["method"])
-        restore_optimiser(optimiser, names, tensors["optimiser"])
-        averaged.load(tensors.get("averaged", {}))
-        best, sums = tensors.get("best", {}), tensors.get("sums", {})
-    elif world.is_main:
-        run.mkdir(parents=True, exist_ok=True)
-        write_json(run / "config.json", to_dict(config))
-        write_environment(run, device)
-    barrier(world)  # all have seen the same checkpoints before one of them writes the next
     runner = StepRunner(method, optimiser, averaged, config, device, world, teacher)
-    runner.sums, runner.counted = {name: value.to(device) for name, value in sums.items()}, position.counted
-
-    def save(now: Position) -> None:
-        runner.check_finite(lambda step: batch_names(data.train, rows_of(step)))
-        if world.is_main:
-            tensors = {
-                "method": method.state_dict(),
-                "optimiser": optimiser_tensors(optimiser, names),
-                "averaged": averaged.tensors,
-                "best": best,
-                "sums": runner.sums,
-            }
-            now = replace(now, metrics_bytes=tracker.bytes_written, counted=runner.counted)
-            save_checkpoint(run, identity, now, tensors, config.keep_checkpoints)
-        barrier(world)
-
-    def rows_of(step: int) -> np.ndarray:
-        epoch, within = divmod(step, steps_per_epoch)
-        return sampler.batch_rows(epoch, within * grad_accumulation)
-
-    title = config.method if teacher is None else f"{config.method}, taught"
-    started, trained_seconds, first_step = time.perf_counter(), 0.0, position.step
-    with (
-        Tracker(run, active=world.is_main, keep_bytes=position.metrics_bytes, step=position.step) as tracker,
-        _interrupt_flag() as interrupted,
-        progress_bar(steps, position.step, title, active=world.is_main) as bar,
-    ):
-        for epoch in range(position.finished_epochs, config.epochs):
-            epoch_started = time.perf_counter()
-            if position.begun_epoch < epoch:
-                values = begin_epoch(method, averaged, seen, epoch, config, device, world)
-                if observe is not None and method.p_match is not None:
-                    values |= observe(epoch, method.p_match.detach().float().cpu().numpy())
-                if values:
-                    tracker.log("detection", position.step, {"epoch": epoch, **values})
-                position = replace(position, begun_epoch=epoch)
-                if config.checkpoint_every > 0:
-                    save(position)
-            if method.paired_image is not None and int(method.paired_image.max()) >= 0:
-                loader.pair_with(method.paired_image.cpu().numpy())
-            if method.repeats is not None:
-                sampler.visit(method.repeats.cpu().numpy())
-            method.train()
-            done = position.step - epoch * steps_per_epoch
-            batches = loader.batches(epoch, done * grad_accumulation)
-            for step in range(position.step, (epoch + 1) * steps_per_epoch):
-                factor = rate_factor(step, steps, config.optimiser.warmup_ratio, config.optimiser.schedule)
-                torch.manual_seed(step_seed(config.seed, step))
-                runner.step([next(batches) for _ in range(grad_accumulation)], epoch, step, factor)
-                position = replace(position, step=step + 1)
-                bar.update()
-                if (step + 1) % _LOG_EVERY == 0 or step + 1 == steps:
-                    runner.check_finite(lambda bad: batch_names(data.train, rows_of(bad)))
-                    logged = runner.drain()
-                    tracker.log("step", step + 1, logged)
-                    speed = (bar.format_dict["rate"] or 0.0) * config.batch_size * grad_accumulation
-                    shown = {name: f"{value:.3f}" for name, value in logged.items()}
-                    bar.set_postfix({"pairs/s": f"{speed:.0f}", **shown})
-                if any_rank(interrupted(), device, world):
-                    save(position)
-                    raise Interrupted(
-                        f"stopped at step {position.step} of {steps}; run the same command again to continue"
-                    )
-                if config.checkpoint_every > 0 and position.step % config.checkpoint_every == 0:
-                    save(position)
-            runner.check_finite(lambda bad: batch_names(data.train, rows_of(bad)))
-            trained_seconds += time.perf_counter() - epoch_started
-            if (epoch + 1) % config.evaluate_every == 0 or epoch + 1 == config.epochs:
-                recall = validate(method, averaged, gallery, config, device, world)
-                tracker.log("validation", position.step, {"epoch": epoch, **recall})
-                if recall["mr"] > position.best_score:
-                    position = replace(position, best_epoch=epoch, best_score=recall["mr"])
-                    with averaged.in_place(method):
-                        best = {name: value.detach().cpu().clone() for name, value in
-                                method.retriever.state_dict().items()}  # fmt: skip
-            position = replace(position, finished_epochs=epoch + 1)
-            # a teacher is kept whatever else is: stopped, its pupil can only go on with the very same
-            teaches = epoch + 1 == config.epochs and method.wants_distillation()
-            if config.checkpoint_every >= 0 or teaches:
-                save(position)
-        seconds = time.perf_counter() - started
-        method.retriever.load_state_dict(best)
-        if world.is_main:
-            method.retriever.save(run / "model")
-        if any_rank(interrupted(), device, world):  # during the last look at the validation split
-            save(position)
-            raise Interrupted(
-                f"stopped after the last step; its model is in {run / 'model'}, "
-                "run the same command again to finish"
-            )
-        barrier(world)
-    method.zero_grad(set_to_none=True)  # a second model's training needs the memory
-    trained_pairs = (steps - first_step) * config.batch_size * grad_accumulation
-    return TrainResult(
-        method.retriever, method, position.best_epoch, position.best_score, seconds,
-        trained_pairs / trained_seconds if trained_seconds else 0.0, steps,
+    return RunState(
+        config, data, folder, world, device, identity, method, optimiser, averaged, sampler, loader,
+        train_split, held_out, runner,
     )  # fmt: skip
 
 
-def begin_epoch(
-    method: Method,
-    averaged: AveragedWeights,
-    seen: Split,
-    epoch: int,
-    config: TrainConfig,
-    device: torch.device,
-    world: World,
-) -> dict[str, float]:
-    """Offer the method its look at the training set; every rank ends with rank 0's verdicts."""
-    view = TrainingView(
-        lambda: seen.encode(method.retriever, config, device, world),
-        torch.from_numpy(seen.tokens.row_of).to(device),
-        torch.from_numpy(seen.table.image_codes).to(device),
-        epoch,
-        config.seed,
-        image_labels=torch.from_numpy(image_label_codes(seen.table)).to(device),
-        is_last=epoch + 1 == config.epochs,
-        read_tokens=lambda: seen.pooled_tokens(method.retriever, config, device, world),
-    )
-    method.eval()
-    with torch.no_grad(), averaged.in_place(method):
-        values = method.begin_epoch(view)
-    for buffer in method.buffers(recurse=False):
-        if world.size > 1:
-            torch.distributed.broadcast(buffer, src=0)
-    return values
-
-
-def validate(
-    method: Method,
-    averaged: AveragedWeights,
-    gallery: Split,
-    config: TrainConfig,
-    device: torch.device,
-    world: World,
-) -> dict[str, float]:
-    """Recalls on the validation split, by the method's own score and the averaged weights."""
-    method.eval()
-    with torch.no_grad(), averaged.in_place(method):
-        captions, images = gallery.encode(method.retriever, config, device, world)
-        texts = captions[torch.from_numpy(gallery.tokens.row_of).to(device)]  # one per pair
-        scores = method.score(texts, images)
-    return evaluate_scores(scores, gallery.table).as_dict()
-
-
-def pick_device(name: str) -> torch.device:
-    """ "auto" takes the first CUDA device where there is one."""
-    if name != "auto":
-        return torch.device(name)
-    if torch.cuda.is_available():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+def restore(state: RunState) -> None:
+    """Go on from the newest checkpoint; without one, begin the run's records."""
+    checkpoint = latest_checkpoint(state.folder)
+    if state.world.is_main and state.data.record is not None:
+        state.data.record()
+    if checkpoint is not None:
+        state.position, tensors = load_checkpoint(checkpoint, state.identity)
+        state.method.load_state_dict(tensors["method"])
+        restore_optimiser(state.optimiser, state.parameter_names, tensors["optimiser"])
+        state.averaged.load(tensors.get("averaged", {}))
+        state.best = tensors.get("best", {})
+        state.plan = EpochPlan.of(tensors["plan"])
+        sums = tensors.get("sums", {})
+        state.runner.sums = {name: value.to(state.device) for name, value in sums.items()}
+        state.runner.counted = state.position.counted
+    elif state.world.is_main:
+        write_json(state.folder / "config.json", to_dict(state.config))
+        write_environment(state.folder, state.device)
+    barrier(state.world)  # all have seen the same checkpoints before one of them writes the next
 
 
 @contextlib.contextmanager
-def _interrupt_flag() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a flag the loop reads between steps; the second one stops at once."""
-    asked = False
+def watched(state: RunState, stop: StopRequest) -> Iterator[Watch]:
+    """With a record and a bar; from here on a request to stop waits for the next checkpoint."""
+    position, active = state.position, state.world.is_main
+    name = state.config.method + ("" if state.runner.teacher is None else ", student")
+    with (
+        Tracker(
+            state.folder, active=active, keep_bytes=position.metrics_bytes, step=position.step
+        ) as tracker,
+        progress_bar(state.steps, position.step, name, active=active) as bar,
+    ):
+        stop.deferred = True
+        yield Watch(tracker, bar, stop)
 
-    def remember(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
 
-    try:
-        previous = signal.signal(signal.SIGINT, remember)
-    except ValueError:  # not in the main thread
-        yield lambda: False
-        return
-    try:
-        yield lambda: asked
-    finally:
-        signal.signal(signal.SIGINT, previous)
+def run_epoch(state: RunState, epoch: int, watch: Watch) -> None:
+    """Plan an epoch, take its steps, validate; stops where it is asked to, after saving a checkpoint."""
+    started, first = time.perf_counter(), state.position.step
+    if state.position.begun_epoch < epoch:
+        begin_epoch(state, epoch, watch)
+    state.loader.pair_with(_on_host(state.plan.partners))
+    state.sampler.visit(_on_host(state.plan.repeats))
+    state.runner.weigh(state.plan.weights)
+    state.method.train()
+    take_steps(state, epoch, watch)
+    check_losses(state)
+    state.trained_seconds += time.perf_counter() - started
+    state.trained_steps += state.position.step - first
+    config, last = state.config, epoch + 1 == state.config.epochs
+    if (epoch + 1) % config.evaluate_every == 0 or last:
+        recall = validate(state.method, state.averaged, state.validation_split, state.world)
+        watch.tracker.log("validation", state.position.step, {"epoch": epoch, **recall})
+        keep_best(state, epoch, recall["mr"])
+    state.position = replace(state.position, finished_epochs=epoch + 1)
+    # a teacher is kept whatever else is: stopped, its student can only go on with the very same
+    if config.checkpoint_every >= 0 or (last and state.method.wants_distillation()):
+        save(state, watch.tracker)
+    if not last:
+        stop_if_asked(state, watch)
+
+
+def begin_epoch(state: RunState, epoch: int, watch: Watch) -> None:
+    """Let the method plan the epoch."""
+    state.plan = plan_epoch(state.method, state.averaged, state.train_split, epoch, state.config, state.world)
+    log, p_match = dict(state.plan.log), state.method.p_match
+    if state.observe is not None and p_match is not None:
+        log |= state.observe(epoch, p_match.detach().float().cpu().numpy())
+    if log:
+        watch.tracker.log("detection", state.position.step, {"epoch": epoch, **log})
+    state.position = replace(state.position, begun_epoch=epoch)
+    if state.config.checkpoint_every > 0:
+        save(state, watch.tracker)
+    stop_if_asked(state, watch)
+
+
+def take_steps(state: RunState, epoch: int, watch: Watch) -> None:
+    """The epoch's steps from the present position on."""
+    config, runner, per_step = state.config, state.runner, state.config.optimiser.grad_accumulation
+    done = state.position.step - epoch * state.steps_per_epoch
+    batches = state.loader.batches(epoch, done * per_step)
+    for step in range(state.position.step, (epoch + 1) * state.steps_per_epoch):
+        factor = rate_factor(step, state.steps, config.optimiser.warmup_ratio, config.optimiser.schedule)
+        torch.manual_seed(step_seed(config.seed, step))
+        runner.step([next(batches) for _ in range(per_step)], epoch, step, factor)
+        state.position = replace(state.position, step=step + 1)
+        watch.bar.update()
+        if (step + 1) % _LOG_EVERY == 0 or step + 1 == state.steps:
+            check_losses(state)
+            logged = runner.drain()
+            watch.tracker.log("step", step + 1, logged)
+            speed = (watch.bar.format_dict["rate"] or 0.0) * config.batch_size * per_step
+            values = {name: f"{value:.3f}" for name, value in logged.items()}
+            watch.bar.set_postfix({"pairs/s": f"{speed:.0f}", **values})
+        stop_if_asked(state, watch)
+        if config.checkpoint_every > 0 and state.position.step % config.checkpoint_every == 0:
+            save(state, watch.tracker)
+
+
+def check_losses(state: RunState) -> None:
+    """Stop the run if a loss was not finite, naming the pairs of that batch."""
+
+    def pairs_of(step: int) -> str:
+        epoch, within = divmod(step, state.steps_per_epoch)
+        rows = state.sampler.batch_rows(epoch, within * state.config.optimiser.grad_accumulation)
+        return batch_names(state.data.train, rows)
+
+    state.runner.check_finite(pairs_of)
+
+
+def keep_best(state: RunState, epoch: int, score: float) -> None:
+    """Remember the weights that validate best."""
+    if score > state.position.best_score:
+        state.position = replace(state.position, best_epoch=epoch, best_score=score)
+        with state.averaged.in_place(state.method):
+            weights = state.method.retriever.state_dict()
+            state.best = {name: value.detach().cpu().clone() for name, value in weights.items()}
+
+
+def stop_if_asked(state: RunState, watch: Watch) -> None:
+    if any_rank(watch.stop.asked, state.device, state.world):
+        save(state, watch.tracker)
+        raise Interrupted(
+            f"stopped at step {state.position.step} of {state.steps}; run the same command again to continue"
+        )
+
+
+def save(state: RunState, tracker: Tracker) -> None:
+    """Write a checkpoint of this position."""
+    check_losses(state)
+    if state.world.is_main:
+        tensors = {
+            "method": state.method.state_dict(),
+            "optimiser": optimiser_tensors(state.optimiser, state.parameter_names),
+            "averaged": state.averaged.tensors,
+            "best": state.best,
+            "sums": state.runner.sums,
+            "plan": state.plan.tensors(),
+        }
+        now = replace(state.position, metrics_bytes=tracker.bytes_written, counted=state.runner.counted)
+        save_checkpoint(state.folder, state.identity, now, tensors, state.config.keep_checkpoints)
+    barrier(state.world)
+
+
+def finish(state: RunState, watch: Watch, seconds: float) -> TrainResult:
+    """Write the model that validated best."""
+    method, position, config = state.method, state.position, state.config
+    method.retriever.load_state_dict(state.best)
+    if state.world.is_main:
+        method.retriever.save(state.folder / "model")
+    if any_rank(watch.stop.asked, state.device, state.world):  # during the last validation
+        save(state, watch.tracker)
+        raise Interrupted(
+            f"stopped after the last step; its model is in {state.folder / 'model'}, "
+            "run the same command again to finish"
+        )
+    barrier(state.world)
+    method.zero_grad(set_to_none=True)  # a student's training needs the memory
+    pairs = state.trained_steps * config.batch_size * config.optimiser.grad_accumulation
+    return TrainResult(
+        method.retriever, method, position.best_epoch, position.best_score, seconds,
+        pairs / state.trained_seconds if state.trained_seconds else 0.0, state.steps,
+    )  # fmt: skip
+
+
+def _on_host(values: Tensor | None) -> np.ndarray | None:
+    return None if values is None else values.cpu().numpy()

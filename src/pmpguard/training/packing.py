@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -18,7 +18,6 @@ from pmpguard.device import to_device
 from pmpguard.kernels.caption_blocks import LongerThan
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
-from pmpguard.training.kept_tokens import texts_of
 
 # Counts are rounded up to these, so that few different shapes occur and captured steps can be replayed.
 LENGTH_STEP, CAPTION_STEP, ROW_STEP, IMAGE_STEP = 8, 32, 8, 32
@@ -32,11 +31,12 @@ LONGER_SHARE = 32  # such counts are rounded up to a whole number of this part o
 class PaddedWords:
     """U captions side by side, all as long as the longest."""
 
-    ids: Tensor  # (U, L) int64, or kept tokens (U, 1 + L, c)
+    ids: Tensor  # (U, L) int64
     mask: Tensor  # (U, L) bool
 
-    def encode(self, retriever: Retriever) -> Encoded:
-        return texts_of(retriever, self.ids, self.mask)
+    def features(self, retriever: Retriever) -> Encoded:
+        """What the text encoder makes of them, up to its last linear layer."""
+        return retriever.text_tokens(self.ids, self.mask)
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,11 @@ class PackedWords:
     place: Tensor  # (U, m) int64: where each word lies among the R * W
     mask: Tensor  # (U, m) bool: which words there are
 
-    def encode(self, retriever: Retriever) -> Encoded:
-        tokens = retriever.text_encoder.packed_tokens(
+    def features(self, retriever: Retriever) -> Encoded:
+        """What the text encoder makes of them, up to its last linear layer."""
+        return retriever.text_encoder.packed_tokens(
             self.ids, self.owner, self.position, self.place, self.mask
         )
-        return retriever.project_texts(tokens)
-
-
-Words = PaddedWords | PackedWords
-
-
-def word_tensors(words: Words) -> list[Tensor]:
-    return [getattr(words, field.name) for field in fields(words)]
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+import torch
 from torch.nn import Parameter
 
+from pmpguard.methods.method import Method
 from pmpguard.models.retriever import Retriever
+from pmpguard.training.config import TrainConfig
+
+
+def build_optimiser(method: Method, config: TrainConfig, device: torch.device) -> torch.optim.AdamW:
+    """AdamW over encoder and new parameters; biases, norms and temperatures do not decay."""
+    groups = parameter_groups(method.retriever)
+    known = {id(parameter) for group in groups.values() for parameter in group}
+    for parameter in method.parameters():  # what the method adds to the model
+        if parameter.requires_grad and id(parameter) not in known:
+            groups["new" if parameter.ndim > 1 else "new_no_decay"].append(parameter)
+    rates = {"encoder": config.optimiser.encoder_lr, "new": config.optimiser.head_lr}
+    described = [
+        {"params": group, "lr": rates[name.removesuffix("_no_decay")],
+         "weight_decay": 0.0 if name.endswith("_no_decay") else config.optimiser.weight_decay}
+        for name, group in groups.items() if group
+    ]  # fmt: skip
+    on_gpu = device.type == "cuda"
+    return torch.optim.AdamW(
+        described,
+        betas=config.optimiser.betas,
+        fused=on_gpu or None,
+        capturable=on_gpu and config.cuda_graphs,
+    )
 
 
 def parameter_groups(retriever: Retriever) -> dict[str, list[Parameter]]:

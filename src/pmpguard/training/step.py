@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pmpguard.device import encoder_precision
 from pmpguard.errors import TrainingError
-from pmpguard.evaluation.evaluate import encoder_precision
 from pmpguard.methods.method import EncodedBatch, Method, TeacherBatch
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World, average_gradients, gather_encoded
 from pmpguard.training.ema import AveragedWeights
-from pmpguard.training.kept_tokens import images_of
-from pmpguard.training.loader import DeviceBatch
+from pmpguard.training.feature_cache import encode_images, encode_texts
+from pmpguard.training.loader import DeviceBatch, ImageInput
 
 
 def captures(config: TrainConfig, device: torch.device, world: World) -> bool:
@@ -51,11 +51,19 @@ class StepRunner:
         self.bad_step = torch.full((), -1, dtype=torch.int64, device=device)
         self.capturing = captures(config, device, world)
         self.cuda_graphs: dict[tuple[object, ...], CapturedStep | None] = {}
+        self.weights: Tensor | None = None  # (N,) of the pairs, by the epoch's plan
         self.pool: Any = None  # memory that all graphs work in, one at a time
         if self.capturing:
             self.pool = torch.cuda.graph_pool_handle()
             for group in optimiser.param_groups:
                 group["lr"] = torch.tensor(group["lr"], device=device)
+
+    def weigh(self, weights: Tensor | None) -> None:
+        """From now on pairs have these weights (N,); captured steps read them from the same memory."""
+        if self.weights is None or weights is None:
+            self.weights = None if weights is None else weights.to(self.device, copy=True)
+        else:
+            self.weights.copy_(weights)
 
     def step(self, batches: Sequence[DeviceBatch], epoch: int, step: int, factor: float) -> None:
         """Average the gradients of `batches`, clip, update weights and averages."""
@@ -82,7 +90,7 @@ class StepRunner:
 
     def _replayed(self, batch: DeviceBatch, epoch: int) -> dict[str, Tensor]:
         """The first step of a kind runs as it is and warms up, the second is captured, the rest replay it."""
-        key = self.method.phase(epoch), *batch.kind
+        key = self.method.phase(epoch), self.weights is None, *batch.kind
         if key not in self.cuda_graphs:
             self.cuda_graphs[key] = None
             return self.update([batch], epoch)
@@ -102,16 +110,16 @@ class StepRunner:
 
     def encode(self, batch: DeviceBatch, epoch: int) -> EncodedBatch:
         """The whole global batch, encoded by all ranks together."""
-        pixels = batch.pixels
-        if pixels.ndim == 4:  # else tokens kept of a frozen backbone
-            pixels = self.method.retriever.normalise(pixels)
+        given = batch.images
+        if isinstance(given, Tensor):
+            given = self.method.retriever.normalise(given)
             if self.device.type == "cuda":
-                pixels = pixels.contiguous(memory_format=torch.channels_last)
-        texts, images = self._seen_by(self.method.retriever, batch, pixels)
+                given = given.contiguous(memory_format=torch.channels_last)
+        texts, images = self._encoded_by(self.method.retriever, batch, given)
         taught = None
         if self.teacher is not None:
             with torch.no_grad():
-                taught = TeacherBatch(self.teacher, *self._seen_by(self.teacher, batch, pixels))
+                taught = TeacherBatch(self.teacher, *self._encoded_by(self.teacher, batch, given))
         return EncodedBatch(
             texts,
             images,
@@ -122,13 +130,14 @@ class StepRunner:
             epoch,
             batch.longer_than,
             taught,
+            None if self.weights is None else self.weights[batch.rows],
         )
 
-    def _seen_by(self, model: Retriever, batch: DeviceBatch, pixels: Tensor) -> tuple[Encoded, Encoded]:
+    def _encoded_by(self, model: Retriever, batch: DeviceBatch, given: ImageInput) -> tuple[Encoded, Encoded]:
         """The global batch's captions and images as this model encodes them."""
         with encoder_precision(self.device, self.config.precision):
-            images = images_of(model, pixels)
-            texts = batch.words.encode(model).chosen(batch.caption_of)
+            images = encode_images(model, given)
+            texts = encode_texts(model, batch.texts).chosen(batch.caption_of)
         return (
             gather_encoded(texts.to(dtype=torch.float32), len(batch.rows), self.world),
             gather_encoded(images.to(dtype=torch.float32), len(batch.image_keys), self.world),

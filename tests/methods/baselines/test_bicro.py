@@ -84,12 +84,14 @@ def test_right_pairs_get_higher_labels_than_wrong_ones() -> None:
     )
     encoded = Encoded(vectors, vectors[:, None], torch.ones(TRAIN, 1, dtype=torch.bool))
     view = TrainingView(lambda: (encoded, encoded), world.owner, torch.arange(TRAIN), 10, 0)
-    values = method.begin_epoch(view)
+    values = method.begin_epoch(view).log
     wrong = torch.from_numpy(world.is_mismatched)
     assert values["mean_p_match"] == pytest.approx(0.6, abs=0.1)
     assert float(method.soft_labels[~wrong].mean()) > 0.85 > 0.5 > float(method.soft_labels[wrong].mean())
     assert {"p_match", "soft_labels"} <= method.state_dict().keys()
-    assert method.begin_epoch(TrainingView(lambda: (encoded, encoded), world.owner, world.owner, 9, 0)) == {}
+    assert (
+        method.begin_epoch(TrainingView(lambda: (encoded, encoded), world.owner, world.owner, 9, 0)).log == {}
+    )
 
 
 @pytest.mark.parametrize("epoch", [0, 15, 50])

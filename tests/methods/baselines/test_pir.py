@@ -95,7 +95,7 @@ def test_each_vector_is_in_the_cluster_whose_mean_direction_is_nearest():
 
 def test_scenes_come_from_the_labels_of_the_images():
     method = pir()
-    values = method.begin_epoch(view([2, 0, -1, 1, 1, 2]))
+    values = method.begin_epoch(view([2, 0, -1, 1, 1, 2])).log
     assert method.scene_of.tolist() == [2, 0, -1, 1, 1, 2, 2, 0, -1, 1]
     assert values == {"scenes": 3.0, "images_with_scene": pytest.approx(5 / 6)}
     method.begin_epoch(view([0] * 6, epoch=1))  # noted once

@@ -21,7 +21,7 @@ from pmpguard.errors import DataError
 _THREADS = max(4, min(16, os.cpu_count() or 1))
 
 
-class Images(Protocol):
+class ImageSource(Protocol):
     """The distinct images of a table, by image code."""
 
     def __len__(self) -> int: ...
@@ -76,7 +76,7 @@ class StreamedImages:
 class ImageSubset:
     """Some images of an open set, numbered anew. What is kept of the set serves all its parts."""
 
-    whole: Images
+    whole: ImageSource
     codes: np.ndarray  # (images,) their numbers in the set
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ def open_images(
     device: torch.device,
     cache_images: str = "auto",
     cache_images_gb: float = 4.0,
-) -> Images:
+) -> ImageSource:
     """Resident images when they fit (or when asked for), else streamed ones."""
     count = len(table.first_rows)
     fits = count * 3 * size * size <= cache_images_gb * 1e9

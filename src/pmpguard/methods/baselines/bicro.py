@@ -15,7 +15,7 @@ from torch import Tensor
 from pmpguard.detection.beta_mixture import fit_beta_mixture
 from pmpguard.losses.triplet import HardNegatives, hinge_terms
 from pmpguard.methods.baselines.blocks import mean_hinges, measure_in_blocks
-from pmpguard.methods.method import EncodedBatch, Method, TrainingView, pooled_cosines
+from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
 from pmpguard.models.retriever import Retriever
 
 _CHUNK = 4096
@@ -100,10 +100,10 @@ class BiCro(Method):
             terms = terms * (self.p_match[batch.rows] > settings.threshold)
         return {"triplet": terms}
 
-    def begin_epoch(self, view: TrainingView) -> dict[str, float]:
+    def begin_epoch(self, view: TrainingView) -> EpochPlan:
         settings = self.settings
         if view.epoch < settings.warmup_epochs:
-            return {}
+            return EpochPlan()
         hinges = measure_in_blocks(view, lambda block: mean_hinges(block, settings.margin))  # (N,)
         mixture = fit_beta_mixture(hinges.double().cpu().numpy(), settings.mixture_iterations)
         self.p_match.copy_(torch.from_numpy(mixture.p_low))
@@ -116,7 +116,9 @@ class BiCro(Method):
         labels = torch.where(clean, (1 + agreement) / 2, wrong)
         labels[anchors] = 1.0
         self.soft_labels.copy_(labels)
-        return {"mean_p_match": float(self.p_match.mean()), "mean_soft_label": float(labels.mean())}
+        return EpochPlan(
+            log={"mean_p_match": float(self.p_match.mean()), "mean_soft_label": float(labels.mean())}
+        )
 
     def progress(self) -> dict[str, Tensor]:
         return {"mismatch": 1 - self.p_match.mean()}

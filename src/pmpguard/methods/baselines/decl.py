@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pmpguard.losses.triplet import hinge_terms
 from pmpguard.methods.baselines.blocks import measure_in_blocks
-from pmpguard.methods.method import EncodedBatch, Method, TrainingView, labelled, pooled_cosines
+from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, labelled, pooled_cosines
 from pmpguard.models.retriever import Retriever
 
 
@@ -94,11 +94,11 @@ class Decl(Method):
             "hinge": settings.hinge_weight * hinges * believed,
         }
 
-    def begin_epoch(self, view: TrainingView) -> dict[str, float]:
+    def begin_epoch(self, view: TrainingView) -> EpochPlan:
         if view.epoch < self.settings.warmup_epochs:
-            return {}
+            return EpochPlan()
         self.p_match.copy_(measure_in_blocks(view, self._share_of_own))
-        return {"believed": float((self.p_match > 0.5).float().mean())}
+        return EpochPlan(log={"believed": float((self.p_match > 0.5).float().mean())})
 
     def _similarities(self, batch: EncodedBatch) -> Tensor:
         """(T, I) in (-1, 1)."""

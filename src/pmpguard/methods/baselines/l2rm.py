@@ -17,7 +17,7 @@ from pmpguard.losses.infonce import infonce_terms
 from pmpguard.losses.optimal_transport import partial_plan
 from pmpguard.losses.triplet import HardNegatives, hinge_terms
 from pmpguard.methods.baselines.blocks import mean_hinges, measure_in_blocks
-from pmpguard.methods.method import EncodedBatch, Method, TrainingView, labelled, pooled_cosines
+from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, labelled, pooled_cosines
 from pmpguard.models.retriever import Retriever
 
 # Shares of the plan and labels are kept this far from 0, where their logarithms are taken.
@@ -130,13 +130,13 @@ class L2rm(Method):
             settings.mass, settings.strength, allowed=allowed, iterations=settings.iterations,
         )  # fmt: skip
 
-    def begin_epoch(self, view: TrainingView) -> dict[str, float]:
+    def begin_epoch(self, view: TrainingView) -> EpochPlan:
         if view.epoch < self.settings.warmup_epochs:
-            return {}
+            return EpochPlan()
         hinges = measure_in_blocks(view, lambda block: mean_hinges(block, self.settings.margin))  # (N,)
         mixture = fit_beta_mixture(hinges.double().cpu().numpy(), self.settings.mixture_iterations)
         self.p_match.copy_(torch.from_numpy(mixture.p_low))
-        return {"mean_p_match": float(self.p_match.mean())}
+        return EpochPlan(log={"mean_p_match": float(self.p_match.mean())})
 
     def progress(self) -> dict[str, Tensor]:
         return {"mismatch": 1 - self.p_match.mean()}

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from pmpguard.errors import ConfigError
 from pmpguard.losses.infonce import infonce_terms
-from pmpguard.methods.method import EncodedBatch, Method, TrainingView, pooled_cosines, ungated
+from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines, ungated
 from pmpguard.models.config import HeadConfig, RetrieverConfig
 from pmpguard.models.encoders.projection import masked_mean, unit
 from pmpguard.models.heads.pir import PirHead
@@ -112,14 +112,16 @@ class Pir(Method):
             "scene": F.cross_entropy(logits, scenes, ignore_index=UNKNOWN, reduction="none"),
         }
 
-    def begin_epoch(self, view: TrainingView) -> dict[str, float]:
+    def begin_epoch(self, view: TrainingView) -> EpochPlan:
         """Before the first epoch, note the scene of every pair."""
         if view.epoch > 0:
-            return {}
+            return EpochPlan()
         labels = self._labels(view)
         self.scene_of.copy_(labels.to(self.scene_of.device)[view.image_of])
         known = labels[labels != UNKNOWN]
-        return {"scenes": float(len(set(known.tolist()))), "images_with_scene": len(known) / len(labels)}
+        return EpochPlan(
+            log={"scenes": float(len(set(known.tolist()))), "images_with_scene": len(known) / len(labels)}
+        )
 
     def _labels(self, view: TrainingView) -> Tensor:
         """(images,): the scene class of each training image, -1 where unknown."""
