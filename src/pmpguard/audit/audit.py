@@ -14,13 +14,18 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from PIL import Image
 
 from pmpguard.audit.crossfit import CrossfitConfig, fold_judges
-from pmpguard.audit.embeddings import embedding_evidence, unit_rows
 from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY, write_issues, write_summary
-from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_parts, judged_by_model, unknown_words
+from pmpguard.audit.judging import (
+    JudgedPart,
+    distinct_captions,
+    judge_parts,
+    judged_by_model,
+    judged_part,
+    unknown_words,
+)
 from pmpguard.audit.quick import judged_quickly
 from pmpguard.audit.report import write_report
 from pmpguard.audit.report_folder import check_report_folder
@@ -31,6 +36,7 @@ from pmpguard.data.images.decode import ImageError, load_pair_image
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.data.quality.duplicates import duplicate_sets, look_at_images
+from pmpguard.detection.detector import NoiseDetector
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import writer_lock
@@ -142,7 +148,7 @@ def audit_dataset(
             else:
                 parts, name = judged_by_folds(judged, out, config, duplicates, warnings, tell)
         tell(f"weighing the evidence on {len(judged):,} pairs")
-        rows, audit = judge_parts(
+        rows, verdicts = judge_parts(
             judged, parts, proposals=config.proposals, heat_maps=config.heat_maps,
             bootstrap=config.bootstrap, seed=config.crossfit.seed,
         )  # fmt: skip
@@ -151,13 +157,13 @@ def audit_dataset(
         summary = AuditSummary(
             pairs=len(judged),
             images=len(judged.first_rows),
-            flagged=int(audit.verdicts.flag.sum()),
-            mismatch_rate=audit.verdicts.mismatch_rate,
-            mismatch_interval=audit.verdicts.mismatch_interval,
+            flagged=int(verdicts.flag.sum()),
+            mismatch_rate=verdicts.noise_rate,
+            mismatch_interval=verdicts.noise_rate_interval,
             duplicate_pairs=duplicate_pairs(judged),
             duplicate_images=None if looked is None else looked.further,
             unreadable=None if looked is None else looked.unreadable,
-            warnings=(*warnings, *audit.warnings),
+            warnings=(*warnings, *verdicts.warnings),
             model=name,
             dataset=table.fingerprint,
         )
@@ -245,7 +251,7 @@ def judged_by_folds(
     for judge in fold_judges(table, out / "folds", config.crossfit, duplicates, tell=tell):
         if not parts:
             warnings += language_warnings(judge.retriever, table)
-        seen = judge.rows, judge.images, judge.looked
+        seen = judge.rows, judge.images, judge.before
         parts.append(judged_by_model(judge.retriever, table, *seen, seed=config.crossfit.seed))
     model = judge.retriever.config
     warnings += few_images_warnings(len(table.first_rows), model.vision == "tiny")
@@ -280,15 +286,11 @@ def judged_by_embeddings(
     firsts = np.unique(table.caption_codes, return_index=True)[1]
     image_rows = stored.table.image_codes[matched[table.first_rows]]
     caption_rows = stored.table.caption_codes[matched[firsts]]
-    images = unit_rows(stored.images[image_rows], "img_emb")
-    captions = unit_rows(stored.captions[caption_rows], "text_emb")
-    image_of, caption_of = torch.from_numpy(table.image_codes), torch.from_numpy(table.caption_codes)
-    labels, seed = image_label_codes(table), config.crossfit.seed
-    evidence = embedding_evidence(images, captions, image_of, caption_of, image_labels=labels, seed=seed)
-    rows, numbers = np.arange(len(table)), np.arange(len(captions))
-    return JudgedPart(
-        rows, captions, images, caption_of, image_of, distinct_captions(table), numbers, evidence
-    )
+    detector = NoiseDetector(bootstrap=0, seed=config.crossfit.seed).fit(
+        stored.captions[caption_rows], stored.images[image_rows], table.caption_codes, table.image_codes,
+        image_labels=image_label_codes(table),
+    )  # fmt: skip
+    return judged_part(table, detector)
 
 
 def few_images_warnings(images: int, from_scratch: bool) -> list[str]:

@@ -22,7 +22,7 @@ from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.images.sources import ImageSource, ImageSubset, open_images
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.data.pairs import PairTable, image_label_codes
-from pmpguard.detection.training_free import FOLDS, TrainingFreeEvidence, training_free_evidence
+from pmpguard.detection.detector import FOLDS, NoiseDetector
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.evaluate import Gallery
@@ -84,13 +84,13 @@ class CrossfitConfig:
 class FoldJudge:
     """A trained model, the rows of the table it may judge, and their images as it wants to see them.
 
-    `looked`: what frozen encoders knew of the whole table before any training; None where they were trained.
+    `before`: what frozen encoders knew of the whole table before any training; None where they were trained.
     """
 
     retriever: Retriever
     rows: Codes
     images: ImageInputs
-    looked: TrainingFreeEvidence | None = None
+    before: NoiseDetector | None = None
 
 
 def fold_judges(
@@ -119,7 +119,7 @@ def fold_judges(
     device, size = pick_device(settings.device), settings.model.image_size
     if pixels is None:
         pixels = open_images(table, size, device)
-    looked = None
+    before = None
     for judged in range(config.folds):
         codes = np.flatnonzero(fold == judged)
         if not len(codes):
@@ -137,27 +137,27 @@ def fold_judges(
             seen = cache_images(
                 retriever, ImageSubset(pixels, codes), settings.batch_size, device, settings.precision
             )
-            if looked is None:
+            if before is None:
                 whole = Split.cached(
                     table, pixels, retriever, batch=settings.batch_size, precision=settings.precision
                 )
-                looked = look_at_table(whole, retriever, settings.seed, duplicates)
-        yield FoldJudge(retriever, rows, seen, looked)
+                before = judge_training_free(whole, retriever, settings.seed, duplicates)
+        yield FoldJudge(retriever, rows, seen, before)
 
 
-def look_at_table(
-    whole: Split, retriever: Retriever, seed: int, duplicates: Sequence[Sequence[int]]
-) -> TrainingFreeEvidence:
-    """What frozen encoders know of a whole table; images of `duplicates` do not judge each other."""
-    table, device = whole.table, retriever.device
+def judge_training_free(
+    whole: Split, retriever: Retriever, seed: int, duplicates: Sequence[Sequence[int]], bootstrap: int = 0
+) -> NoiseDetector:
+    """Judge a whole table by what frozen encoders know; images of `duplicates` do not judge each other."""
+    table = whole.table
     features = whole.pooled_features(retriever)
-    caption_of, image_of = (
-        torch.from_numpy(codes).to(device) for codes in (table.caption_codes, table.image_codes)
-    )
-    labels = image_label_codes(table)
-    fold_of = split_images(len(table.first_rows), FOLDS, seed, duplicates)
-    return training_free_evidence(
-        *features, caption_of, image_of, image_labels=labels, fold_of=fold_of, seed=seed
+    return NoiseDetector(bootstrap=bootstrap, seed=seed).fit(
+        *features,
+        table.caption_codes,
+        table.image_codes,
+        common_space=False,
+        image_labels=image_label_codes(table),
+        image_folds=split_images(len(table.first_rows), FOLDS, seed, duplicates),
     )
 
 

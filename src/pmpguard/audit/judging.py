@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
-from pmpguard.audit.embeddings import embedding_evidence
 from pmpguard.audit.proposals import propose_for_rows
 from pmpguard.audit.rows import AuditRow, Proposal, WordVerdict
 from pmpguard.audit.word_evidence import ImageWords, WordList, WordSpan, spelling_vectors, word_spans
 from pmpguard.audit.word_verdicts import JudgedWords, judge_words
 from pmpguard.data.pairs import PairTable, image_label_codes
-from pmpguard.detection.evidence.similarity import ScoreStatistics
-from pmpguard.detection.training_free import TrainingFreeEvidence
-from pmpguard.detection.verdicts import EmbeddingAudit, Measure, PairEvidence, judge_evidence
+from pmpguard.detection.detector import NoiseDetector
+from pmpguard.detection.evidence.neighbours import NeighbourGraph
+from pmpguard.detection.evidence.regression import regression_sums
+from pmpguard.detection.evidence.similarity import Measure, ScoreStatistics, similarity_measure
+from pmpguard.detection.judge import Verdicts, judge_pairs
+from pmpguard.detection.measures import PairEvidence, measured_evidence
+from pmpguard.detection.null_pairs import Evidence, NullPairs, sample_null_pairs
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.encode import Split
@@ -31,20 +35,39 @@ REFERENCES = 32  # captions and images that standardise
 
 @dataclass(frozen=True)
 class JudgedPart:
-    """Some pairs as one model sees them; `words` and `images` are None where the model has no words."""
+    """Some pairs as one set of embeddings sees them; `words` are None where it has no words."""
 
     rows: Rows  # (N,) of the judged table
     captions: Tensor  # (C, d) unit, each distinct caption
-    images: Tensor  # (I, d) unit, each distinct image
-    caption_of: Tensor  # (N,)
+    images: Tensor  # (I, d) unit, each distinct image, in the space of the captions
+    text_of: Tensor  # (N,)
     image_of: Tensor  # (N,)
     texts: list[str]  # the distinct captions
-    caption_numbers: Rows  # (C,) their numbers in the judged table, and so in other parts of it
+    text_numbers: Rows  # (C,) their numbers in the judged table, and so in other parts of it
+    image_numbers: Rows  # (I,)
     evidence: PairEvidence
+    null: NullPairs
+    similar_texts: NeighbourGraph | None = None  # by their numbers in the judged table
     spans: list[tuple[WordSpan, ...]] | None = None  # of each distinct caption
     words: WordList | None = None  # of all pairs
     image_words: ImageWords | None = None
     grid: tuple[int, int] = (0, 0)
+
+
+def judged_part(table: PairTable, detector: NoiseDetector) -> JudgedPart:
+    """A whole table as a detector judged it; captions are shown where its regression expects their images."""
+    text_of, image_of = (
+        torch.from_numpy(codes).to(detector.vectors[0].device)
+        for codes in (table.caption_codes, table.image_codes)
+    )
+    texts, images = detector.vectors
+    sums = regression_sums(texts, images, text_of, image_of, detector.clean_probability)
+    expected = normalize(texts @ sums.to_images(), dim=1)  # (C, l)
+    return JudgedPart(
+        np.arange(len(table)), expected, images, text_of, image_of, distinct_captions(table),
+        np.arange(len(texts)), np.arange(len(images)), detector.collected, detector.null,
+        detector.similar_texts,
+    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -53,42 +76,60 @@ def judged_by_model(
     table: PairTable,
     rows: Rows,
     pixels: ImageInputs,
-    looked: TrainingFreeEvidence | None = None,
+    before: NoiseDetector | None = None,
     *,
     seed: int = 0,
 ) -> JudgedPart:
     """Encode the pairs `rows` of `table` and measure the evidence.
 
-    `images` are those of the rows, as pixels or as tokens kept of a frozen backbone. `looked` is a first
-    look at the whole table; without it, one is taken at the rows, as the model sees them.
+    `pixels` are those of the rows, or features kept of a frozen backbone. `before` is what was known of the
+    whole table before training; without it, the model's own embeddings are judged like any others.
     """
     device = retriever.device
     part = table.take(rows)
     texts = distinct_captions(part)
     captions, images = Split.open(part, pixels, retriever).encode(retriever)
-    caption_of, image_of = (torch.from_numpy(x).to(device) for x in (part.caption_codes, part.image_codes))
-    labels = image_label_codes(part)
-    numbers = numbers_in(table, part, rows)
-    more = (
-        {WORDS: word_region_measure(captions, images, seed)}
-        if "awareness" in retriever.config.ranking
-        else {}
-    )
-    of_part = None if looked is None else looked.of_part(*(torch.from_numpy(x).to(device) for x in numbers))
-    evidence = embedding_evidence(
-        images.pooled, captions.pooled, image_of, caption_of,
-        image_labels=labels, looked=of_part, more=more, seed=seed,
-    )  # fmt: skip
-    if looked is None and (numbers[0] != np.arange(len(texts))).any():  # others number captions differently
-        evidence = replace(evidence, alike=None)
+    text_of, image_of = (torch.from_numpy(x).to(device) for x in (part.caption_codes, part.image_codes))
+    labels, numbers = image_label_codes(part), numbers_in(table, part, rows)
+    more: dict[str, Measure] = {}
+    if "awareness" in retriever.config.ranking:
+        more[WORDS] = word_region_measure(captions, images, seed)
+    if before is None:
+        detector = NoiseDetector(bootstrap=0, seed=seed).fit(
+            captions.pooled, images.pooled, text_of, image_of, more=more, image_labels=labels
+        )
+        evidence, null = detector.collected, detector.null
+        similar = detector.similar_texts if (numbers[0] == np.arange(len(texts))).all() else None
+    else:
+        more["similarity"] = similarity_measure(captions.pooled, images.pooled)
+        null = sample_null_pairs(text_of, image_of, seed, labels)
+        evidence = measured_evidence(
+            {**more, **_of_part(before.collected.measures, numbers, rows)}, text_of, image_of, null
+        )
+        similar = before.similar_texts
     spans = [word_spans(retriever.tokenizer, text, retriever.config.max_tokens) for text in texts]
     words = WordList.of(part.captions, [spans[code] for code in part.caption_codes])
     vectors = spelling_vectors(retriever, words.spellings)
     return JudgedPart(
-        rows, captions.pooled, images.pooled, caption_of, image_of, texts, numbers[0], evidence, spans, words,
-        ImageWords.of(vectors, images.fragments.half(), seed),
+        rows, captions.pooled, images.pooled, text_of, image_of, texts, *numbers, evidence, null, similar,
+        spans, words, ImageWords.of(vectors, images.fragments.half(), seed),
         (retriever.image_encoder.grid, retriever.image_encoder.grid),
     )  # fmt: skip
+
+
+def _of_part(measures: Mapping[str, Measure], numbers: tuple[Rows, Rows], rows: Rows) -> dict[str, Measure]:
+    """Measures of a whole table for a part with numbers of its own."""
+    texts, images, places = (torch.from_numpy(each) for each in (*numbers, rows))
+
+    def of(measure: Measure) -> Measure:
+        def asked(some: Tensor, others: Tensor, left_out: Tensor) -> Tensor:
+            return measure(
+                texts.to(some.device)[some], images.to(some.device)[others], places.to(some.device)[left_out]
+            )
+
+        return asked
+
+    return {name: of(measure) for name, measure in measures.items()}
 
 
 def numbers_in(table: PairTable, part: PairTable, rows: Rows) -> tuple[Rows, Rows]:
@@ -150,10 +191,33 @@ def distinct_captions(table: PairTable) -> list[str]:
     return [captions[row] for row in np.unique(table.caption_codes, return_index=True)[1]]
 
 
-def judge_together(parts: Sequence[JudgedPart], *, bootstrap: int = 100, seed: int = 0) -> EmbeddingAudit:
+def judge_together(parts: Sequence[JudgedPart], *, bootstrap: int = 100, seed: int = 0) -> Verdicts:
     """One set of verdicts on the pairs of all parts; what one says of a caption counts in all."""
-    evidences, strings = [part.evidence for part in parts], [part.caption_numbers for part in parts]
-    return judge_evidence(evidences, strings, bootstrap=bootstrap, seed=seed)
+    device = parts[0].text_of.device
+    names = [name for name in parts[0].evidence.evidence if all(name in p.evidence.evidence for p in parts)]
+    first_rows = np.cumsum([0, *(len(part.rows) for part in parts)])
+    numbered = [
+        tuple(torch.from_numpy(each).to(device) for each in (part.text_numbers, part.image_numbers))
+        for part in parts
+    ]
+    evidence = {
+        name: Evidence(
+            torch.cat([part.evidence.evidence[name].observed for part in parts]),
+            torch.cat([part.evidence.evidence[name].null for part in parts]),
+        )
+        for name in names
+    }
+    text_of = torch.cat([texts[part.text_of] for (texts, _), part in zip(numbered, parts, strict=True)])
+    image_of = torch.cat([images[part.image_of] for (_, images), part in zip(numbered, parts, strict=True)])
+    null = NullPairs(
+        torch.cat([texts[part.null.texts] for (texts, _), part in zip(numbered, parts, strict=True)]),
+        torch.cat([images[part.null.images] for (_, images), part in zip(numbered, parts, strict=True)]),
+        torch.cat([part.null.rows + int(start) for part, start in zip(parts, first_rows, strict=False)]),
+    )
+    similar = parts[0].similar_texts if len({id(part.similar_texts) for part in parts}) == 1 else None
+    return judge_pairs(
+        evidence, text_of, image_of, null, similar_texts=similar, bootstrap=bootstrap, seed=seed
+    )
 
 
 def judge_parts(
@@ -164,14 +228,14 @@ def judge_parts(
     heat_maps: int,
     bootstrap: int,
     seed: int,
-) -> tuple[list[AuditRow], EmbeddingAudit]:
+) -> tuple[list[AuditRow], Verdicts]:
     """The verdicts on every row of the parts, in order of suspicion.
 
     Words are told for pairs judged wrong and for pairs with a wrong word, with their places in the image
     for the `heat_maps` most suspicious ones.
     """
-    audit = judge_together(parts, bootstrap=bootstrap, seed=seed)
-    verdicts = audit.verdicts
+    verdicts = judge_together(parts, bootstrap=bootstrap, seed=seed)
+    flags, ranks = verdicts.flag, verdicts.rank
     captions = table.captions
     columns = {name: table.column(name) for name in ("pair_id", "image", "split", "label")}
     ends = np.cumsum([len(part.rows) for part in parts])
@@ -183,13 +247,13 @@ def judge_parts(
     sources = _best_sources(captions, np.concatenate([part.rows for part in parts]), verdicts.p_match)
     for part, words, end in zip(parts, judged_words, ends, strict=True):
         start = int(end) - len(part.rows)
-        flagged = np.flatnonzero(verdicts.flag[start:end])
-        offers = _proposals(part, flagged, audit, proposals, words, sources, columns["pair_id"])
+        flagged = np.flatnonzero(flags[start:end])
+        offers = _proposals(part, flagged, verdicts, proposals, words, sources, columns["pair_id"])
         for place, row in enumerate(part.rows.tolist()):
-            ranked = int(verdicts.rank[start + place])
+            ranked = int(ranks[start + place])
             told = () if words is None else words.verdicts(place, with_regions=ranked <= heat_maps)
-            wrong = bool(verdicts.flag[start + place])
-            parts_of_row = zip(audit.names, audit.parts[start + place], strict=True)
+            wrong = bool(flags[start + place])
+            parts_of_row = zip(verdicts.names, verdicts.evidence[start + place], strict=True)
             found.append(
                 AuditRow(
                     pair_id=columns["pair_id"][row],
@@ -206,7 +270,7 @@ def judge_parts(
                     proposals=offers.get(place, ()),
                 )
             )
-    return sorted(found, key=lambda one: one.rank), audit
+    return sorted(found, key=lambda one: one.rank), verdicts
 
 
 def _best_sources(captions: list[str], rows: Rows, p_match: npt.NDArray[np.float64]) -> dict[str, int]:
@@ -217,7 +281,7 @@ def _best_sources(captions: list[str], rows: Rows, p_match: npt.NDArray[np.float
 def _proposals(
     part: JudgedPart,
     flagged: Rows,
-    audit: EmbeddingAudit,
+    verdicts: Verdicts,
     count: int,
     words: JudgedWords | None,
     sources: dict[str, int],
@@ -226,10 +290,9 @@ def _proposals(
     """By place in the part; the words of the first proposal are judged, too."""
     if not count:
         return {}
-    verdicts = audit.verdicts
     proposed = propose_for_rows(
-        part.images, part.captions, part.image_of, part.caption_of, part.evidence, audit.judge,
-        flagged, count, labelled=audit.p_measured, match_rate=1 - verdicts.mismatch_rate,
+        part.captions, part.images, part.text_of, part.image_of, part.evidence, verdicts,
+        flagged, count,
     )  # fmt: skip
     found = {}
     image_of = part.image_of.cpu().numpy()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +10,10 @@ import torch
 from torch import Tensor
 
 from pmpguard.detection.evidence.similarity import pooled_statistics
+from pmpguard.detection.judge import Verdicts
+from pmpguard.detection.measures import PairEvidence
+from pmpguard.detection.null_pairs import Array
 from pmpguard.detection.rematch import propose_captions, standardised_cosines, without_labelled
-from pmpguard.detection.scores import Array
-from pmpguard.detection.verdicts import PairEvidence
 
 SHORTLIST = 16  # best by score; all evidence is then weighed on these
 PLAIN = 0.75  # quantile of the evidence of labelled pairs that speaks as plainly for a match as any can
@@ -30,28 +30,25 @@ class ProposedCaptions:
 
 @torch.no_grad()
 def propose_for_rows(
-    images: Tensor,
     captions: Tensor,
+    images: Tensor,
+    text_of: Tensor,
     image_of: Tensor,
-    caption_of: Tensor,
     evidence: PairEvidence,
-    judge: Callable[[Array, tuple[str, ...]], Array],
+    verdicts: Verdicts,
     rows: npt.NDArray[np.int64],
     count: int,
-    labelled: Array,
-    match_rate: float,
 ) -> ProposedCaptions:
     """The `count` captions that would most probably match the images of `rows` (F,).
 
-    images (I, d) and captions (C, d) are unit vectors, image_of and caption_of (N,) the labelled pairs. A
+    captions (C, d) and images (I, d) are unit vectors, text_of and image_of (N,) the labelled pairs. A
     caption takes the row's place and is judged as if it were the label, siblings and all; captions the
-    image carries already are not proposed. `labelled` (N,) are the probabilities of the labelled pairs and
-    `match_rate` the share of them that matches: see `picked_probability`.
+    image carries already are not proposed. See `picked_probability`.
     """
     if not len(rows):
         return ProposedCaptions(np.empty((0, count), np.int64), np.empty((0, count)))
     device = images.device
-    pairs = caption_of.cpu().numpy(), image_of.cpu().numpy()
+    pairs = text_of.cpu().numpy(), image_of.cpu().numpy()
     score = standardised_cosines(captions, images, pooled_statistics(captions, images))
     wanted, place = np.unique(pairs[1][rows], return_inverse=True)  # (Q,), (F,)
     pool = torch.arange(len(captions), device=device)
@@ -65,7 +62,9 @@ def propose_for_rows(
         torch.from_numpy(rows).to(device).repeat_interleave(shortlist),
     )  # (F * s, K)
     chosen = candidates.cpu().numpy()
-    p_match = picked_probability(judge(parts, evidence.names), labelled, match_rate).reshape(chosen.shape)
+    p_match = picked_probability(
+        verdicts.judge(parts, tuple(evidence.measures)), verdicts.p_measured, 1 - verdicts.noise_rate
+    ).reshape(chosen.shape)
     p_match[chosen < 0] = -1.0
     order = np.argsort(-p_match, axis=1, kind="stable")[:, :count]  # equal ones stay in order of their scores
     return ProposedCaptions(

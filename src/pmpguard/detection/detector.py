@@ -11,7 +11,7 @@ cut into folds, and pairs of a fold are judged by rounds that none of them took 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,6 +37,7 @@ from pmpguard.detection.evidence.regression import (
 )
 from pmpguard.detection.evidence.similarity import Measure, similarity_measure
 from pmpguard.detection.judge import CAPTION_AGREEMENT, Verdicts, judge_pairs
+from pmpguard.detection.measures import PairEvidence, asked, by_fold
 from pmpguard.detection.null_pairs import Array, Evidence, NullPairs, pair_numbers, sample_null_pairs
 from pmpguard.errors import DataError
 from pmpguard.stable_random import StableRandom
@@ -48,23 +49,7 @@ FOLDS_OF_LARGE_SETS = (
 LARGE_SET = 50_000  # pairs
 ROUNDS = 3
 MIN_ROUND_NULL_PAIRS = 2_000
-QUERIES_AT_ONCE = 65_536
-
-
-@dataclass(frozen=True)
-class PairEvidence:
-    """Evidence of the labelled and the null pairs, and the same measured on any other pair."""
-
-    evidence: dict[str, Evidence]
-    measures: dict[str, Measure]
-
-    def measure(self, texts: Tensor, images: Tensor, rows: Tensor) -> Array:
-        """(P, K) of any pairs, as `Verdicts.judge` takes it; `rows` (P,) are those whose place they take."""
-        found = measured(self.measures, texts, images, rows)
-        null = np.stack([self.evidence[name].arrays()[1] for name in self.measures], axis=1)
-        scale = null.std(0)
-        scaled: Array = (found - null.mean(0)) / np.where(scale > 1e-12, scale, 1.0)
-        return scaled
+Pairs = tuple[Tensor, Tensor]  # numbers of texts and of images, (N,) each
 
 
 @dataclass
@@ -149,8 +134,9 @@ class NoiseDetector:
             np.arange(rows) if text_of is None else text_of,
             np.arange(rows) if image_of is None else image_of,
         )
-        pairs = tuple(torch.from_numpy(numbers).to(text_vectors.device)
-                      for numbers in pair_numbers(*given, rows, len(image_vectors)))  # fmt: skip
+        numbers = pair_numbers(*given, rows, len(image_vectors))
+        device = text_vectors.device
+        pairs = torch.from_numpy(numbers[0]).to(device), torch.from_numpy(numbers[1]).to(device)
         measures = self._standing_measures(text_vectors, image_vectors, pairs, common_space, more)
         self.null = sample_null_pairs(*pairs, self.seed, image_labels)
         self.vectors = whiten(text_vectors), whiten(image_vectors)
@@ -188,7 +174,7 @@ class NoiseDetector:
         self,
         texts: Tensor,
         images: Tensor,
-        pairs: tuple[Tensor, ...],
+        pairs: Pairs,
         common_space: bool | None,
         more: Mapping[str, Measure] | None,
     ) -> dict[str, Measure]:
@@ -214,7 +200,7 @@ class NoiseDetector:
 
     def _collect(
         self,
-        pairs: tuple[Tensor, ...],
+        pairs: Pairs,
         standing: dict[str, Measure],
         graphs: Neighbourhoods | None,
         fold_of: Tensor,
@@ -223,21 +209,21 @@ class NoiseDetector:
         text_of, image_of = pairs
         null, count = self.null, int(fold_of.max()) + 1
         rows = torch.arange(len(text_of), device=text_of.device)
-        observed = {name: _asked(measure, text_of, image_of, rows) for name, measure in standing.items()}
+        observed = {name: asked(measure, text_of, image_of, rows) for name, measure in standing.items()}
         simulated = {
-            name: _asked(measure, null.texts, null.images, null.rows) for name, measure in standing.items()
+            name: asked(measure, null.texts, null.images, null.rows) for name, measure in standing.items()
         }
-        by_fold: list[dict[str, Measure]] = []
+        told: list[dict[str, Measure]] = []
         total = torch.zeros(len(text_of), device=text_of.device)
         for fold in range(count):
             taught = fold_of[image_of] != fold  # (N,)
             probability, graph = self._rounds(pairs, taught, observed, simulated, graphs)
-            by_fold.append(self._measures(pairs, probability, graph))
+            told.append(self._measures(pairs, probability, graph))
             total += probability
-        measures = {name: _by_fold(fold_of, [each[name] for each in by_fold]) for name in by_fold[0]}
+        measures = {name: by_fold(fold_of, [each[name] for each in told]) for name in told[0]}
         for name, measure in measures.items():
-            observed[name] = _asked(measure, text_of, image_of, rows)
-            simulated[name] = _asked(measure, null.texts, null.images, null.rows)
+            observed[name] = asked(measure, text_of, image_of, rows)
+            simulated[name] = asked(measure, null.texts, null.images, null.rows)
         self.clean_probability = total / max(
             count - 1, 1
         )  # a pair takes part in the rounds of all folds but its own
@@ -246,7 +232,7 @@ class NoiseDetector:
 
     def _rounds(
         self,
-        pairs: tuple[Tensor, ...],
+        pairs: Pairs,
         taught: Tensor,
         observed: Mapping[str, Tensor],
         simulated: Mapping[str, Tensor],
@@ -273,8 +259,8 @@ class NoiseDetector:
             evidence = {name: Evidence(observed[name][rows], simulated[name][places]) for name in observed}
             evidence |= {
                 name: Evidence(
-                    _asked(measure, text_of, image_of, rows),
-                    _asked(measure, null.texts, null.images, null.rows),
+                    asked(measure, text_of, image_of, rows),
+                    asked(measure, null.texts, null.images, null.rows),
                 )
                 for name, measure in measures.items()
             }
@@ -292,7 +278,7 @@ class NoiseDetector:
         return NullPairs(self.null.texts[places], self.null.images[places], self.null.rows[places]), places
 
     def _measures(
-        self, pairs: tuple[Tensor, ...], probability: Tensor, graphs: Neighbourhoods | None
+        self, pairs: Pairs, probability: Tensor, graphs: Neighbourhoods | None
     ) -> dict[str, Measure]:
         """What the believed pairs tell of any pair that they do not hold."""
         sums = regression_sums(*self.vectors, *pairs, probability)
@@ -302,13 +288,11 @@ class NoiseDetector:
         }
 
     def _neighbour_measures(
-        self, pairs: tuple[Tensor, ...], probability: Tensor, graphs: Neighbourhoods | None
+        self, pairs: Pairs, probability: Tensor, graphs: Neighbourhoods | None
     ) -> dict[str, Measure]:
         return {} if graphs is None else neighbour_measures(graphs, pairs[0], pairs[1], probability)
 
-    def _crossfit_regressions(
-        self, pairs: tuple[Tensor, ...], probability: Tensor, part_of: Tensor
-    ) -> dict[str, Measure]:
+    def _crossfit_regressions(self, pairs: Pairs, probability: Tensor, part_of: Tensor) -> dict[str, Measure]:
         """Regressions that judge a pair without having seen a pair of its image; part_of (I,)."""
         sums: list[RegressionSums] = []
         for part in range(int(part_of.max()) + 1):
@@ -318,9 +302,9 @@ class NoiseDetector:
         for each in sums[1:]:
             whole = whole + each
         by_part = [regression_measures(*self.vectors, whole - each) for each in sums]
-        return {name: _by_fold(part_of, [each[name] for each in by_part]) for name in by_part[0]}
+        return {name: by_fold(part_of, [each[name] for each in by_part]) for name in by_part[0]}
 
-    def _canonical_graphs(self, pairs: tuple[Tensor, ...], probability: Tensor) -> Neighbourhoods | None:
+    def _canonical_graphs(self, pairs: Pairs, probability: Tensor) -> Neighbourhoods | None:
         """Neighbours among the directions that tell of each other, by the believed pairs."""
         texts, images = self.vectors
         weight = float(probability.sum())
@@ -332,40 +316,11 @@ class NoiseDetector:
         return find_neighbourhoods(*vectors, self.neighbours, self.exact_up_to)
 
 
-def measured(measures: Mapping[str, Measure], texts: Tensor, images: Tensor, rows: Tensor) -> Array:
-    """(P, K): what each of the measures says of any pairs."""
-    if not measures:
-        return np.empty((len(texts), 0))
-    columns = [_asked(measure, texts, images, rows).double().cpu().numpy() for measure in measures.values()]
-    return np.stack(columns, axis=1)
-
-
-def _asked(measure: Measure, texts: Tensor, images: Tensor, rows: Tensor) -> Tensor:
-    """(P,) float32, some pairs at a time."""
-    some = zip(*(torch.split(each, QUERIES_AT_ONCE) for each in (texts, images, rows)), strict=True)
-    parts = [measure(*each).float() for each in some]
-    return torch.cat(parts) if parts else torch.zeros(0, device=texts.device)
-
-
-def _by_fold(fold_of: Tensor, measures: Sequence[Measure]) -> Measure:
-    """Of every pair what the measure of its image's fold says; fold_of (I,)."""
-
-    def measure(texts: Tensor, images: Tensor, rows: Tensor) -> Tensor:
-        folds = fold_of[images]
-        found = torch.zeros(len(texts), device=texts.device)
-        for fold, each in enumerate(measures):
-            places = (folds == fold).nonzero()[:, 0]
-            if len(places):
-                found[places] = each(texts[places], images[places], rows[places]).float()
-        return found
-
-    return measure
-
-
 def _weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
     """(k,): the mean of vectors (n, k) by number (N,), each counting by its weight (N,)."""
     counts = torch.zeros(len(vectors), device=vectors.device).index_add_(0, numbers, weights)
-    return counts @ vectors / counts.sum().clamp(min=1e-6)
+    mean: Tensor = counts @ vectors / counts.sum().clamp(min=1e-6)
+    return mean
 
 
 def unit_rows(values: npt.ArrayLike | Tensor, name: str, device: torch.device | str | None = None) -> Tensor:
@@ -384,4 +339,5 @@ def unit_rows(values: npt.ArrayLike | Tensor, name: str, device: torch.device | 
             f"{name} row {int(bad[0])}: not finite or all zero ({len(bad)} such rows)",
             fix="embed them again or leave their pairs out",
         )
-    return matrix / lengths[:, None]
+    unit: Tensor = matrix / lengths[:, None]
+    return unit

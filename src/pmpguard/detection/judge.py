@@ -223,7 +223,7 @@ def _doubts(combined: Array, noise_rate: float) -> list[str]:
         said.append("all evidence is equal: it says nothing, and no pair is held against")
     elif noise_rate >= MOSTLY_MISMATCHED:
         said.append(
-            f"about {noise_rate:.0%} of the labelled pairs look mismatched: either most captions are wrong, or "
-            "the embeddings are too weak to tell; look at some before trusting this"
+            f"about {noise_rate:.0%} of the labelled pairs look mismatched: either most captions are "
+            "wrong, or the embeddings are too weak to tell; look at some before trusting this"
         )
     return said

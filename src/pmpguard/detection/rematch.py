@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from pmpguard.detection.evidence.similarity import ScoreStatistics
-from pmpguard.detection.null_pairs import Numbers, pair_numbers
 from pmpguard.detection.mixture import MatchMixture
+from pmpguard.detection.null_pairs import Numbers, pair_numbers
 
 # (caption numbers (T,), image numbers (I,)) -> (T, I) scores
 BlockScores = Callable[[Tensor, Tensor], Tensor]

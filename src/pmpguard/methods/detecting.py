@@ -34,8 +34,8 @@ from pmpguard.stable_random import StableRandom
 log = logging.getLogger("pmpguard")
 # Kinds of evidence whose weights are kept, and those kept as of encoders that had seen no mismatched pair.
 KINDS = (
-    "similarity", "caption_agreement", "regression", "reverse_regression", "neighbour_text", "neighbour_image",
-    "competition",
+    "similarity", "caption_agreement", "regression", "reverse_regression", "neighbour_text",
+    "neighbour_image", "competition",
 )  # fmt: skip
 REMEMBERED = ("caption_agreement", "regression", "reverse_regression")
 MIN_JUDGED_PAIRS = 100  # among fewer nothing can be told apart
@@ -178,7 +178,7 @@ class DetectingMethod(Method):
         return self._believed(found, view)
 
     def _corrected(self, held_out_rate: float) -> float:
-        """The noise rate of all pairs: of trained pairs the model knows too much, so only held-out ones are judged.
+        """The noise rate of all pairs. Of those it trained on a model knows too much: held-out ones are judged.
 
         How those differ from all others is known from training-free detection, which judged both.
         """

@@ -45,4 +45,5 @@ def _inverse_root(covariance: Tensor) -> Tensor:
     """(d, d): the inverse root of a covariance with a ridge."""
     ridge = (REGULARISATION * covariance.diagonal().mean()).clamp(min=1e-9)
     values, axes = torch.linalg.eigh(covariance + ridge * torch.eye(len(covariance)).to(covariance))
-    return axes / values.clamp(min=1e-12).sqrt() @ axes.T
+    root: Tensor = axes / values.clamp(min=1e-12).sqrt() @ axes.T
+    return root
