@@ -22,7 +22,7 @@ from pmpguard.models.config import RetrieverConfig
 from pmpguard.models.retriever import Retriever
 from pmpguard.search.query import Query
 from pmpguard.search.searcher import Searcher
-from pmpguard.serving.run import listening, serve_index
+from pmpguard.serving.run import open_listener, serve_index
 from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
@@ -204,7 +204,7 @@ def test_a_taken_port_and_a_bad_token_are_clear_errors(made, tmp_path):
 
 
 def test_the_body_of_an_answer_does_not_wait_for_the_other_side():
-    with listening("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+    with open_listener("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -15,7 +15,7 @@ from helpers.running_server import running_server
 
 from pmpguard.data.images.decode import ImageError
 from pmpguard.serving.app import create_app
-from pmpguard.serving.middleware import Limits
+from pmpguard.serving.config import ServerConfig
 
 httpx = pytest.importorskip("httpx", reason="the test client needs httpx")
 
@@ -51,8 +51,8 @@ def test_a_body_over_the_limit_is_refused_announced_or_not(client):
 
 def test_a_chunked_body_is_cut_off_while_it_is_sent():
     """Over a real socket: the server answers and hangs up after the limit, long before the body would end."""
-    limits = Limits(body_bytes=200_000)
-    with running_server(create_app(FakeSearcher(), limits=limits)) as address:
+    config = ServerConfig(body_bytes=200_000)
+    with running_server(create_app(FakeSearcher(), config=config)) as address:
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=5) as connection:
             connection.sendall(
@@ -71,7 +71,7 @@ def test_a_chunked_body_is_cut_off_while_it_is_sent():
 
 
 def test_a_body_that_does_not_arrive_is_given_up():
-    with running_server(create_app(FakeSearcher(), limits=Limits(body_seconds=0.2))) as address:
+    with running_server(create_app(FakeSearcher(), config=ServerConfig(body_seconds=0.2))) as address:
         host, port = address.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=5) as connection:
             connection.sendall(
@@ -105,8 +105,8 @@ def test_other_host_names_are_refused():
 
 def test_too_many_questions_are_refused_and_the_rest_answered():
     searcher = FakeSearcher()
-    limits = Limits(waiting=4, batch=1, gather_seconds=0)
-    with client_of(searcher, limits=limits) as client:
+    config = ServerConfig(waiting=4, batch=1, gather_seconds=0)
+    with client_of(searcher, config=config) as client:
         searcher.gate.clear()
         responses = []
 
@@ -172,12 +172,13 @@ def test_our_own_mistake_is_a_500_and_the_server_stays_up():
 
 def test_running_requests_are_answered_when_the_server_stops():
     searcher = FakeSearcher()
-    searcher.delay = 0.4
+    searcher.gate.clear()
     answers = []
     with running_server(create_app(searcher)) as address:
         asking = threading.Thread(target=lambda: answers.append(httpx.get(f"{address}/search?text=a")))
         asking.start()
-        time.sleep(0.2)
+        assert searcher.entered.wait(10)
+        threading.Timer(0.4, searcher.gate.set).start()  # the server has been told to stop by then
     asking.join()
     assert [answer.status_code for answer in answers] == [200]
     assert searcher.closed

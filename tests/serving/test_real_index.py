@@ -76,7 +76,7 @@ def test_every_route_over_a_real_index(made):
         assert {hit["metadata"][column] for hit in kept["hits"]} == {value}
         captions = client.get("/search", params={"like": hits[0]["id"], "kind": "caption", "k": 3}).json()
         assert captions["count"] == 150
-        assert client.get(f"/images/{captions['hits'][0]['image']}").status_code == 200
+        assert client.get(f"/images/{captions['hits'][0]['image_id']}").status_code == 200
         stream = io.BytesIO()
         image.save(stream, "PNG")
         found = client.post("/search", files={"image": ("a.png", stream.getvalue())}).json()
