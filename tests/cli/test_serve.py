@@ -160,7 +160,8 @@ def test_a_first_start_that_was_killed_and_then_changed_ends_in_step(made, tmp_p
     up_to_date(made, folder, index)
     searcher = Searcher.open(index)
     found = {hit.id: hit.score for hit in searcher.search(Query("a pond"), k=20)}
-    assert len(found) == 10 and found[changed.name] == found[max(folder.glob("scene*")).name]
+    same = found[max(folder.glob("scene*")).name]
+    assert len(found) == 10 and found[changed.name] == pytest.approx(same, abs=2e-6)  # of another batch
 
 
 def test_what_is_wrong_is_said(made, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -88,6 +89,29 @@ def test_a_worker_that_hangs_is_ended(monkeypatch):
         assert worker.returncode == -9 and decoder._idle == []
 
     run_apart(decoding(decode, ServerConfig(decode_seconds=0.2)))
+
+
+def slow_webp() -> bytes:
+    """A file of a few bytes that holds more pixels than can be decoded in a moment."""
+    stream = io.BytesIO()
+    Image.new("RGB", (4000, 4000), "red").save(stream, "WEBP", lossless=True, method=0)
+    assert stream.tell() < 2000
+    return stream.getvalue()
+
+
+def test_a_small_file_that_takes_long_ends_the_worker_and_not_the_next_image():
+    async def decode(decoder):
+        await decoder.decode(png((2, 2)))
+        worker = decoder._idle[0]
+        with pytest.raises(RequestError, match="too long"):
+            await decoder.decode(slow_webp())
+        image = await decoder.decode(png((7, 3)))
+        return worker.returncode, image.size
+
+    # By the clock there would be twenty seconds: it is the worker that counts processor time and ends.
+    config = ServerConfig(decode_seconds=0.05, wall_factor=400)
+    assert run_apart(decoding(decode, config)) == (-signal.SIGPROF, (7, 3))
+    assert ServerConfig().decode_seconds * ServerConfig().wall_factor < 10
 
 
 def test_a_client_that_leaves_does_not_leave_its_image_to_the_next():

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from itertools import chain
 from typing import Any, Protocol
 
@@ -17,7 +18,7 @@ from pmpguard.serving.errors import busy
 
 logger = logging.getLogger(__name__)
 
-BACKLOG = 64  # connections accepted in one go, before any of them is counted
+BACKLOG = 128  # connections accepted in one go, before any of them is counted
 RESERVED_FILES = 128  # descriptors for the index, images and uploads
 
 
@@ -75,13 +76,13 @@ def open_file_limit() -> int:
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     # Closed connections give their descriptor back a turn of the loop later: two more rounds may have come.
-    return soft - RESERVED_FILES - 3 * BACKLOG if soft != resource.RLIM_INFINITY else 10**6
+    return max(soft // 4, soft - RESERVED_FILES - 3 * BACKLOG) if soft != resource.RLIM_INFINITY else 10**6
 
 
 def bounded_protocol(config: ServerConfig) -> Any:
     """uvicorn's protocol of HTTP/1.1 for connections that are counted and may not be silent for long."""
     h11_impl: Any = require("uvicorn.protocols.http.h11_impl", "serve")
-    largest = max(1, min(config.connections, open_file_limit()))
+    largest = min(config.connections, open_file_limit())
     table = ConnectionTable(largest, min(largest, config.connections_per_address))
     body = json.dumps(busy("too many connections are open").as_dict())
     refusal = (
@@ -139,14 +140,17 @@ def bounded_protocol(config: ServerConfig) -> Any:
 class RepeatFilter(logging.Filter):
     """Lets each line of code log so often a minute; the next minute's first message tells of the others."""
 
-    def __init__(self, burst: int = 5, seconds: float = 60.0) -> None:
+    def __init__(
+        self, burst: int = 5, seconds: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__()
+        self.clock = clock
         self.burst = burst
         self.seconds = seconds
         self._counts: dict[tuple[str, int], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        now = time.monotonic()
+        now = self.clock()
         place = (record.pathname, record.lineno)
         started, count = self._counts.get(place, (now, 0))
         if now - started >= self.seconds:

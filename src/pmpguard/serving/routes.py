@@ -40,7 +40,7 @@ MEANINGS = {
     500: "a mistake of the server",
     503: "busy, or the index cannot be read now",
 }
-OF_ALL = (400, 413, 421, 500)
+OF_ALL = (400, 413, 421, 500, 503)
 REFERENCE = "#/components/schemas/{model}"
 
 
@@ -68,16 +68,15 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
         lifespan=lifespan,
         dependencies=[Depends(refuse_repeated_fields)],
     )
-    guarded: Any = {
-        "dependencies": [Security(HTTPBearer(auto_error=False))] if with_token else [],
-    }
+    # The token is checked in a layer around this; here it is only described.
+    guarded: Any = {"dependencies": [Security(HTTPBearer(auto_error=False))]} if with_token else {}
     refused = (401, 429) if with_token else ()
 
     @app.get(
         "/search",
         summary="Search by text",
         response_model=models.SearchResponse,
-        responses=errors(404, 422, 503, *refused),
+        responses=errors(404, 422, *refused),
         **guarded,
     )
     async def search_by_address(query: Annotated[models.SearchQuery, Query()]) -> Any:
@@ -88,7 +87,7 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
         "/search",
         summary="Search by text, image or both",
         response_model=models.SearchResponse,
-        responses=errors(404, 408, 415, 422, 503, *refused),
+        responses=errors(404, 408, 415, 422, *refused),
         openapi_extra={"requestBody": request_body()},
         **guarded,
     )
@@ -119,7 +118,7 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
         responses={
             200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
             304: {"description": MEANINGS[304]},
-            **errors(404, 422, 503, *refused),
+            **errors(404, 422, *refused),
         },
         **guarded,
     )
@@ -138,7 +137,7 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
         "/explain",
         summary="Word by word: where in the image",
         response_model=models.ExplainResponse,
-        responses=errors(404, 422, 503, *refused),
+        responses=errors(404, 422, *refused),
         **guarded,
     )
     async def explain(query: Annotated[models.ExplainQuery, Query()]) -> Any:

@@ -47,7 +47,7 @@ class UploadDecoder:
             422, "image: took too long to decode", fix="send it smaller, or as JPEG or PNG"
         )
         try:
-            async with asyncio.timeout(2 * self._config.decode_seconds):
+            async with asyncio.timeout(self._config.wall_factor * self._config.decode_seconds):
                 image = await exchange(worker, data)
         except RequestError:
             self._idle.append(worker)
