@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Query, Request, Response, Security
+from fastapi import APIRouter, Depends, FastAPI, Query, Request, Response, Security
 from fastapi import Path as PathField
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -40,16 +40,12 @@ MEANINGS = {
     500: "a mistake of the server",
     503: "busy, or the index cannot be read now",
 }
-OF_ALL = (400, 413, 421, 500, 503)
 REFERENCE = "#/components/schemas/{model}"
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The errors of a route, beside those that any may give, in the one form all have."""
-    return {
-        status: {"model": models.ErrorResponse, "description": MEANINGS[status]}
-        for status in sorted({*OF_ALL, *statuses})
-    }
+    """Errors of a route, in the one form all have."""
+    return {status: {"model": models.ErrorResponse, "description": MEANINGS[status]} for status in statuses}
 
 
 def create_routes(service: Service, *, with_token: bool) -> FastAPI:
@@ -67,29 +63,30 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         dependencies=[Depends(refuse_repeated_fields)],
+        responses=errors(400, 413, 421, 500, 503),
     )
     # The token is checked in a layer around this; here it is only described.
-    guarded: Any = {"dependencies": [Security(HTTPBearer(auto_error=False))]} if with_token else {}
-    refused = (401, 429) if with_token else ()
+    guarded = APIRouter(
+        dependencies=[Security(HTTPBearer(auto_error=False))] if with_token else [],
+        responses=errors(401, 429) if with_token else {},
+    )
 
-    @app.get(
+    @guarded.get(
         "/search",
         summary="Search by text",
         response_model=models.SearchResponse,
-        responses=errors(404, 422, *refused),
-        **guarded,
+        responses=errors(404, 422),
     )
     async def search_by_address(query: Annotated[models.SearchQuery, Query()]) -> Any:
         query.require_query()
         return await service.search(query)
 
-    @app.post(
+    @guarded.post(
         "/search",
         summary="Search by text, image or both",
         response_model=models.SearchResponse,
-        responses=errors(404, 408, 415, 422, *refused),
+        responses=errors(404, 408, 415, 422),
         openapi_extra={"requestBody": request_body()},
-        **guarded,
     )
     async def search_by_body(request: Request) -> Any:
         content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -111,16 +108,15 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
                 image = await service.uploads.decode(await files[0][1].read()) if files else None
         return await service.search(query, image)
 
-    @app.get(
+    @guarded.get(
         "/images/{id:path}",
         summary="An image as JPEG",
         response_class=Response,
         responses={
             200: {"content": {"image/jpeg": {"schema": {"type": "string", "format": "binary"}}}},
             304: {"description": MEANINGS[304]},
-            **errors(404, 422, *refused),
+            **errors(404, 422),
         },
-        **guarded,
     )
     async def image(
         request: Request,
@@ -133,41 +129,32 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
         jpeg = await service.jpeg(id, side)
         return tagged(request, jpeg.data, "image/jpeg", jpeg.etag)
 
-    @app.get(
+    @guarded.get(
         "/explain",
         summary="Word by word: where in the image",
         response_model=models.ExplainResponse,
-        responses=errors(404, 422, *refused),
-        **guarded,
+        responses=errors(404, 422),
     )
     async def explain(query: Annotated[models.ExplainQuery, Query()]) -> Any:
         return await service.explain(query.id, query.text)
 
-    @app.get(
+    @guarded.get(
         "/info",
         summary="The index and what it can be filtered by",
         response_model=models.InfoResponse,
-        responses=errors(*refused),
-        **guarded,
     )
     async def info() -> Any:
         return service.info()
 
-    @app.get(
-        "/healthz",
-        summary="Whether the server is well",
-        response_model=models.HealthResponse,
-        responses=errors(),
-    )
+    @app.get("/healthz", summary="Whether the server is well", response_model=models.HealthResponse)
     async def health() -> Any:
         return service.health()
 
-    @app.get(
+    @guarded.get(
         "/metrics",
         summary="Counters for Prometheus",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}}, **errors(*refused)},
-        **guarded,
+        responses={200: {"content": {"text/plain": {}}}},
     )
     async def metrics() -> Response:
         return Response(service.metrics_text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -180,6 +167,7 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
 
     for address in pages:
         app.add_api_route(address, page, include_in_schema=False)
+    app.include_router(guarded)
 
     describe = app.openapi
 
