@@ -170,7 +170,7 @@ def test_addresses_and_bodies_say_the_same():
         ([("text", "a"), ("where", "class")], "condition 'class' has no column"),
         ([("text", "a"), ("where", "cover<high")], "condition 'cover<high'"),
         ([("text", "a"), ("where", "c\0=1")], "columns"),
-        ([("text", ""), ("like", "a")], "text: string should have at least 1 character"),
+        ([("text", ""), ("like", "a")], "text: is empty"),
     ],
 )
 def test_a_wrong_address_is_named(flat, named):

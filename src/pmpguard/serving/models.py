@@ -43,9 +43,13 @@ def printable(value: str) -> str:
     return value
 
 
+def not_empty(value: object) -> object:
+    if isinstance(value, str) and not value.strip():
+        raise invalid("text", "is empty", "say what to look for")
+    return value
+
+
 def one_line(value: str) -> str:
-    if not value.strip():
-        raise ValueError("is empty")
     return " ".join(value.split())
 
 
@@ -58,6 +62,7 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS), After
 Text = Annotated[
     str,
     Field(min_length=1, max_length=MAX_TEXT_CHARACTERS),
+    BeforeValidator(not_empty),
     AfterValidator(printable),
     AfterValidator(one_line),
 ]
