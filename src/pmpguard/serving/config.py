@@ -27,7 +27,7 @@ class ServerConfig:
     token_guesses: int = 8  # wrong tokens answered a second, per address
     upload_pixels: int = 50_000_000
     decode_seconds: float = 2.0  # of processor time, for one image
-    wall_factor: float = 2.0  # times as long by the clock, on a busy machine
+    wall_factor: float = 1.5  # times as long by the clock, on a busy machine
     uploads: int = 8  # images received or decoded at the same time
     waiting: int = 256  # queries, and as many images, waiting in line
     response_seconds: float = 30.0
