@@ -30,7 +30,7 @@ def png(image: Image.Image) -> bytes:
 
 
 def huge_png(width: int, height: int) -> bytes:
-    """A small file that claims to be, and is, a image of that many pixels."""
+    """A small file that claims to be, and is, an image of that many pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -42,10 +41,11 @@ class FakeSearcher:
         }
         self.number_columns = ("west",) if located else ()
         self.batches: list[int] = []
+        self.entered = threading.Event()  # a search has begun
         self.asked: list[tuple[Sequence[Query], int, int, Filters]] = []
-        self.delay = 0.0
         self.broken: Exception | None = None
         self.next_version: str | None = None
+        self.fingerprint = "a1"
         self.closed = False
         self.gate = threading.Event()
         self.gate.set()
@@ -73,8 +73,8 @@ class FakeSearcher:
     def search_many(
         self, queries: Sequence[Query], k: int = 20, shortlist: int = 100, filters: Filters = NO_FILTERS
     ) -> list[list[SearchHit]]:
+        self.entered.set()
         self.gate.wait(10)
-        time.sleep(self.delay)
         if self.broken is not None:
             raise self.broken
         self.batches.append(len(queries))
@@ -152,6 +152,7 @@ class FakeSearcher:
         if self.next_version is None:
             return False
         self.version, self.next_version = self.next_version, None
+        self.fingerprint = f"of {self.version}"
         return True
 
     def close(self) -> None:

@@ -9,16 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from pmpguard.serving.config import DEFAULTS, ServerConfig
 from pmpguard.serving.middleware import Application
-from pmpguard.serving.run import listening
+from pmpguard.serving.run import make_server, open_listener
 
 
 @contextlib.contextmanager
-def running_server(app: Application) -> Iterator[str]:
+def running_server(app: Application, config: ServerConfig = DEFAULTS) -> Iterator[str]:
     """Yields the server's address; it is stopped in good order when the block ends."""
-    uvicorn = pytest.importorskip("uvicorn", reason="the extra serve is not installed")
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
-    with listening("127.0.0.1", 0) as listener:
+    pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+    server = make_server(app, config, shutdown_seconds=2)
+    with open_listener("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         try:

@@ -119,9 +119,9 @@ def test_info_health_and_metrics(client):
     assert info["columns"]["class"] == ["even", "odd"] and info["has_places"] and info["has_times"]
     assert client.get("/healthz").json() == {"status": "ok", "version": "000001", "problem": None}
     text = client.get("/metrics").text
-    assert 'pmpguard_requests_total{route="/info",method="GET",status="200"} 1' in text
-    assert 'pmpguard_index_info{version="000001",model="fake words"} 1' in text
-    assert "pmpguard_index_items 24" in text
+    assert 'pmpguard_requests_total{method="GET",route="/info",status="200"} 1.0' in text
+    assert 'pmpguard_index_info{model="fake words",version="000001"} 1.0' in text
+    assert "pmpguard_index_items 24.0" in text
 
 
 # ------------------------------------------------------------------------------------------------ bad input
@@ -173,7 +173,7 @@ def test_wrong_bodies(client, content, content_type, status):
     refused(client.post("/search", content=content, headers=headers), status)
 
 
-@pytest.mark.parametrize("data", [b"", b"GIF89a", b"not a image", b"\x89PNG\r\n\x1a\n" + bytes(100)])
+@pytest.mark.parametrize("data", [b"", b"GIF89a", b"not an image", b"\x89PNG\r\n\x1a\n" + bytes(100)])
 def test_files_that_are_no_images(client, data):
     assert refused(upload(client, data), 422).startswith("image: ")
 

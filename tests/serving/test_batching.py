@@ -12,25 +12,25 @@ from helpers.running_apart import run_apart
 
 from pmpguard.search.query import Condition, Filters, Query
 from pmpguard.search.query_checks import QueryError
-from pmpguard.serving.batching import Ask, Batcher
+from pmpguard.serving.batching import BackendQuery, Batcher
 from pmpguard.serving.errors import RequestError
 from pmpguard.serving.protocols import BoundedExecutor
 
 
-def ask(text: str, k: int = 3, **filters: tuple[str, ...]) -> Ask:
-    return Ask(Query(text), k, 100, Filters(columns=filters))
+def ask(text: str, k: int = 3, **filters: tuple[str, ...]) -> BackendQuery:
+    return BackendQuery(Query(text), k, 100, Filters(columns=filters))
 
 
 async def with_batcher(searcher, work, *, waiting=64, seconds=5.0, **options):
-    lane = BoundedExecutor("test", threads=1, waiting=64, seconds=seconds)
-    batcher = Batcher(searcher, lane, waiting=waiting, **options)
+    executor = BoundedExecutor("test", threads=1, waiting=64, seconds=seconds)
+    batcher = Batcher(searcher, executor, waiting=waiting, **options)
     task = asyncio.create_task(batcher.run())
     try:
         return await work(batcher)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        lane.close()
+        executor.close()
 
 
 def test_questions_at_the_same_time_are_asked_together():
@@ -38,7 +38,7 @@ def test_questions_at_the_same_time_are_asked_together():
     texts = [f"a plane {number}" for number in range(20)]
 
     async def work(batcher):
-        return await asyncio.gather(*(batcher.find(ask(text)) for text in texts))
+        return await asyncio.gather(*(batcher.search(ask(text)) for text in texts))
 
     answers = run_apart(with_batcher(searcher, work, on_batch=sizes.append))
     alone = [searcher.search_many([Query(text)], 3)[0] for text in texts]
@@ -50,11 +50,11 @@ def test_questions_at_the_same_time_are_asked_together():
 def test_only_questions_that_agree_share_a_call_and_none_is_larger_than_allowed():
     searcher = FakeSearcher()
     asks = [ask("a", 3), ask("b", 4), ask("c", 3, colour=("odd",)), ask("d", 3), *[ask("e", 5)] * 10]
-    asks[2] = Ask(Query("c"), 3, 100, Filters(columns={"class": ("odd",)}))
-    asks[3] = Ask(Query("d"), 3, 100, Filters(conditions=(Condition("west", ">=", ("8",)),)))
+    asks[2] = BackendQuery(Query("c"), 3, 100, Filters(columns={"class": ("odd",)}))
+    asks[3] = BackendQuery(Query("d"), 3, 100, Filters(conditions=(Condition("west", ">=", ("8",)),)))
 
     async def work(batcher):
-        return await asyncio.gather(*(batcher.find(one) for one in asks))
+        return await asyncio.gather(*(batcher.search(one) for one in asks))
 
     answers = run_apart(with_batcher(searcher, work, largest=8))
     assert sum(searcher.batches) == len(asks) and max(searcher.batches) <= 8
@@ -66,7 +66,7 @@ def test_only_questions_that_agree_share_a_call_and_none_is_larger_than_allowed(
 def test_one_wrong_question_fails_alone():
     async def work(batcher):
         texts = ["a plane", "!!!", "a pond"]
-        return await asyncio.gather(*(batcher.find(ask(text)) for text in texts), return_exceptions=True)
+        return await asyncio.gather(*(batcher.search(ask(text)) for text in texts), return_exceptions=True)
 
     first, wrong, last = run_apart(with_batcher(FakeSearcher(), work))
     assert isinstance(wrong, QueryError)
@@ -78,9 +78,11 @@ def test_whatever_the_index_raises_reaches_every_question_and_the_next_one_is_an
 
     async def work(batcher):
         searcher.broken = OSError("gone")
-        failed = await asyncio.gather(batcher.find(ask("a")), batcher.find(ask("b")), return_exceptions=True)
+        failed = await asyncio.gather(
+            batcher.search(ask("a")), batcher.search(ask("b")), return_exceptions=True
+        )
         searcher.broken = None
-        return failed, await batcher.find(ask("c"))
+        return failed, await batcher.search(ask("c"))
 
     failed, found = run_apart(with_batcher(searcher, work))
     assert [str(error) for error in failed] == ["gone", "gone"]
@@ -92,13 +94,13 @@ def test_a_full_queue_refuses_at_once():
 
     async def work(batcher):
         searcher.gate.clear()
-        tasks = [asyncio.create_task(batcher.find(ask("a")))]
+        tasks = [asyncio.create_task(batcher.search(ask("a")))]
         await asyncio.sleep(0.05)  # it is being answered
-        tasks += [asyncio.create_task(batcher.find(ask("b"))) for _ in range(2)]
+        tasks += [asyncio.create_task(batcher.search(ask("b"))) for _ in range(2)]
         await asyncio.sleep(0)
         started = time.monotonic()
         with pytest.raises(RequestError) as flagged:
-            await batcher.find(ask("c"))
+            await batcher.search(ask("c"))
         assert time.monotonic() - started < 0.1
         searcher.gate.set()
         await asyncio.gather(*tasks)
@@ -113,15 +115,15 @@ def test_a_slow_index_is_answered_as_busy_and_whoever_gave_up_is_not_worked_for(
 
     async def work(batcher):
         searcher.gate.clear()
-        first = asyncio.create_task(batcher.find(ask("a")))
+        first = asyncio.create_task(batcher.search(ask("a")))
         await asyncio.sleep(0.05)
-        given_up = asyncio.create_task(batcher.find(ask("given up")))
+        given_up = asyncio.create_task(batcher.search(ask("given up")))
         await asyncio.sleep(0)
         given_up.cancel()
         with pytest.raises(RequestError, match="took too long"):
             await first
         searcher.gate.set()
-        await batcher.find(ask("b"))
+        await batcher.search(ask("b"))
 
     run_apart(with_batcher(searcher, work, seconds=0.3))
     asked = [query.text for queries, *_ in searcher.asked for query in queries]
@@ -134,7 +136,7 @@ def test_whoever_waits_when_the_server_stops_is_told():
     async def work(batcher):
         searcher.gate.clear()
         tasks = [
-            asyncio.create_task(batcher.find(ask(text, k))) for text, k in (("a", 1), ("b", 2), ("c", 3))
+            asyncio.create_task(batcher.search(ask(text, k))) for text, k in (("a", 1), ("b", 2), ("c", 3))
         ]
         await asyncio.sleep(0.05)
         return tasks
@@ -156,13 +158,13 @@ def test_an_answer_and_its_version_belong_together():
         calls.append(searcher.version)
         hits = search(*arguments)
         if len(calls) == 1:
-            searcher.version = "000002"
+            searcher.version, searcher.fingerprint = "000002", "b2"
         return hits
 
     searcher.search_many = swapped_meanwhile
 
     async def work(batcher):
-        return await batcher.find(ask("a"))
+        return await batcher.search(ask("a"))
 
     found = run_apart(with_batcher(searcher, work))
     assert calls == ["000001", "000002"] and found.version == "000002"
@@ -172,20 +174,20 @@ def test_a_lane_refuses_what_would_wait_too_long_and_counts_what_hangs():
     gate = threading.Event()
 
     async def main():
-        lane = BoundedExecutor("test", threads=1, waiting=2, seconds=0.2)
-        hanging = [asyncio.create_task(lane.run(gate.wait, 5)) for _ in range(2)]
+        executor = BoundedExecutor("test", threads=1, waiting=2, seconds=0.2)
+        hanging = [asyncio.create_task(executor.run(gate.wait, 5)) for _ in range(2)]
         await asyncio.sleep(0.05)
         with pytest.raises(RequestError, match="too many"):
-            await lane.run(time.time)
+            await executor.run(time.time)
         for task in hanging:
             with pytest.raises(RequestError, match="too long"):
                 await task
-        pending = lane.pending
+        pending = executor.pending
         gate.set()
         await asyncio.sleep(0.1)
-        assert await lane.run(lambda: 7) == 7
-        lane.close()
-        return pending, lane.pending
+        assert await executor.run(lambda: 7) == 7
+        executor.close()
+        return pending, executor.pending
 
     assert run_apart(main()) == (1, 0)
 
@@ -196,11 +198,11 @@ def test_work_that_ends_at_the_moment_of_cancelling_does_not_hide_it(turns):
     called = threading.Event()
 
     async def work():
-        lane = BoundedExecutor("test", threads=1, waiting=2, seconds=5.0)
+        executor = BoundedExecutor("test", threads=1, waiting=2, seconds=5.0)
 
         async def again_and_again():
             while True:
-                await lane.run(called.set)
+                await executor.run(called.set)
                 await asyncio.sleep(0.01)
 
         task = asyncio.create_task(again_and_again())
@@ -211,7 +213,7 @@ def test_work_that_ends_at_the_moment_of_cancelling_does_not_hide_it(turns):
             await asyncio.sleep(0)
         task.cancel()
         ended, _ = await asyncio.wait([task], timeout=1)
-        lane.close()
+        executor.close()
         return ended
 
     assert run_apart(work())

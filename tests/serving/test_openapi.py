@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import jsonschema
 import pytest
+from helpers.app_clients import client_of
 from helpers.fake_searcher import FakeSearcher
 from helpers.running_server import running_server
 from hypothesis import HealthCheck, Phase, given, settings
 
 from pmpguard.serving.app import create_app
+from pmpguard.serving.config import ServerConfig
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
@@ -62,3 +65,60 @@ def test_every_answer_is_announced(api, checks, path, method, mode):
         case.call_and_validate(checks=checks)
 
     ask()
+
+
+TOKEN = {"Authorization": "Bearer s3cret"}
+LARGE = b"x" * 2_000
+JSON = {**TOKEN, "Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status"),
+    [
+        ("GET", "/info", {}, 401),
+        ("GET", "/metrics", {}, 401),
+        ("POST", "/search", {}, 401),
+        ("GET", "/explain", {"headers": {"Authorization": "Bearer wrong"}}, 429),
+        ("GET", "/images/{id}", {"headers": {"Host": "evil.example"}}, 421),
+        ("GET", "/healthz", {"headers": {"Host": "evil.example"}}, 421),
+        ("GET", "/healthz", {"content": LARGE}, 413),
+        ("GET", "/search", {"headers": TOKEN, "content": LARGE}, 413),
+        ("POST", "/search", {"headers": TOKEN, "content": LARGE}, 413),
+        ("GET", "/info", {"headers": {**TOKEN, "Content-Length": "1", "Transfer-Encoding": "chunked"}}, 400),
+        ("POST", "/search", {"headers": JSON, "content": b"{"}, 400),
+        ("POST", "/search", {"headers": TOKEN, "content": b"a"}, 415),
+        ("POST", "/search", {"headers": JSON, "content": b'{"like": "nobody"}'}, 404),
+        ("GET", "/search", {"headers": TOKEN}, 422),
+        ("GET", "/search", {"headers": TOKEN, "params": {"text": "a", "box": "1,2,3"}}, 422),
+        ("GET", "/images/{id}", {"headers": TOKEN}, 404),
+        ("GET", "/explain", {"headers": TOKEN, "params": {"id": "nobody", "text": "a"}}, 404),
+    ],
+)
+def test_every_error_is_announced_with_the_form_it_has(method, path, options, status):
+    guesses = 0 if status == 429 else 8
+    config = ServerConfig(body_bytes=1_000, token_guesses=guesses)
+    hosts = frozenset({"127.0.0.1"})
+    with client_of(FakeSearcher(), token="s3cret", hosts=hosts, config=config) as client:
+        headers = {"Host": "127.0.0.1", **options.pop("headers", {})}
+        response = client.request(method, path, headers=headers, **options)
+        assert response.status_code == status
+    with client_of(FakeSearcher(), token="s3cret") as client:
+        document = client.get("/openapi.json", headers=TOKEN).json()
+    content = document["paths"][path][method.lower()]["responses"][str(status)]["content"]
+    assert content == {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}}
+    jsonschema.validate(response.json(), document["components"]["schemas"]["ErrorResponse"])
+
+
+def test_the_document_says_where_a_token_is_needed_and_holds_all_it_refers_to():
+    with client_of(FakeSearcher(), token="s3cret") as client:
+        response = client.get("/openapi.json", headers=TOKEN)
+    document = response.json()
+    secured = {path for path, _ in OPERATIONS if "security" in next(iter(document["paths"][path].values()))}
+    assert secured == {path for path, _ in OPERATIONS} - {"/healthz"}
+    names = {part.split('"')[0] for part in response.text.split("#/components/schemas/")[1:]}
+    assert names and names <= set(document["components"]["schemas"])
+    image = document["paths"]["/images/{id}"]["get"]["responses"]
+    assert set(image["200"]["content"]) == {"image/jpeg"} and "content" not in image["304"]
+    with client_of(FakeSearcher()) as client:
+        document = client.get("/openapi.json").json()
+    assert "429" not in document["paths"]["/info"]["get"]["responses"]

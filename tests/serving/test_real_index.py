@@ -67,6 +67,7 @@ def test_every_route_over_a_real_index(made):
         assert [hit["score"] for hit in hits] == pytest.approx([hit.score for hit in expected])
         jpeg = client.get(f"/images/{hits[0]['id']}")
         assert Image.open(io.BytesIO(jpeg.content)).size == image.size
+        assert client.get("/images/scene-000001").raise_for_status().content != jpeg  # of the other world
         answer = client.get("/explain", params={"id": hits[0]["id"], "text": "white storage tanks"}).json()
         assert [word["word"] for word in answer["words"]] == ["white", "storage", "tanks"]
         for word, evidence in zip(answer["words"], explained.words, strict=True):
@@ -76,7 +77,7 @@ def test_every_route_over_a_real_index(made):
         assert {hit["metadata"][column] for hit in kept["hits"]} == {value}
         captions = client.get("/search", params={"like": hits[0]["id"], "kind": "caption", "k": 3}).json()
         assert captions["count"] == 150
-        assert client.get(f"/images/{captions['hits'][0]['image']}").status_code == 200
+        assert client.get(f"/images/{captions['hits'][0]['image_id']}").status_code == 200
         stream = io.BytesIO()
         image.save(stream, "PNG")
         found = client.post("/search", files={"image": ("a.png", stream.getvalue())}).json()
@@ -140,6 +141,30 @@ def test_an_index_and_images_deleted_under_the_server(made):
         assert gone.status_code == 503 and str(made.world) not in gone.text
         assert client.get("/search", params={"like": hits[0]["id"]}).status_code == 503
         assert client.get("/search", params={"text": "a pond"}).status_code == 200
+
+
+def test_an_index_deleted_and_built_again_in_place_is_taken_up(made, tmp_path):
+    world = synthetic_scenes(12, seed=5)
+    write_world(world, tmp_path / "other")
+    embed_source(
+        open_source(tmp_path / "other"), tmp_path / "model", tmp_path / "second", workers=0, progress=False
+    )
+    searcher = Searcher.open(made.index)
+    with (
+        running_server(create_app(searcher, refresh_seconds=0.05)) as address,
+        httpx.Client(base_url=address) as client,
+    ):
+        before = client.get("/info").json()
+        jpeg = client.get("/images/scene-000001").raise_for_status().content
+        shutil.rmtree(made.index)
+        build_index(made.index, tmp_path / "second")
+        wait_for(lambda: client.get("/info").json()["count"] == 12)
+        after = client.get("/info").json()
+        assert after["version"] == before["version"] and after["fingerprint"] != before["fingerprint"]
+        assert client.get("/images/scene-000001").raise_for_status().content != jpeg  # of the other world
+        answer = client.get("/search", params={"text": "tanks", "k": 50}).json()
+        assert len(answer["hits"]) == 12 and answer["fingerprint"] == after["fingerprint"]
+        wait_for(lambda: client.get("/healthz").json()["status"] == "ok")
 
 
 def test_no_spelling_of_a_path_leads_out_of_the_index(made):

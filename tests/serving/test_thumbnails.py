@@ -27,7 +27,7 @@ def test_the_bytes_are_counted_and_bounded(puts):
     cache = ThumbnailCache(100)
     for id, size in puts:
         cache.put("1", id, 96, Jpeg(bytes(size), ""))
-        assert cache.bytes == sum(len(jpeg.data) for jpeg in cache._kept.values()) <= 100
+        assert cache.bytes == sum(len(jpeg.data) for jpeg in cache._jpegs.values()) <= 100
 
 
 @pytest.mark.parametrize(

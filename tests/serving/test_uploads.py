@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -13,9 +14,9 @@ import pytest
 from helpers.running_apart import run_apart
 from PIL import Image
 
+from pmpguard.serving.config import ServerConfig
 from pmpguard.serving.errors import RequestError
-from pmpguard.serving.image_worker import LENGTH, LONGEST_SIDE, SIZE, answer, work
-from pmpguard.serving.middleware import Limits
+from pmpguard.serving.image_worker import LENGTH, LONGEST_SIDE, SIZE, reply, work
 from pmpguard.serving.uploads import UploadDecoder
 
 
@@ -25,8 +26,8 @@ def png(size: tuple[int, int], colour: str = "red") -> bytes:
     return stream.getvalue()
 
 
-async def decoding(work, limits: Limits | None = None):
-    decoder = UploadDecoder(limits or Limits(), workers=2)
+async def decoding(work, config: ServerConfig | None = None):
+    decoder = UploadDecoder(config or ServerConfig(), workers=2)
     try:
         return await work(decoder)
     finally:
@@ -65,7 +66,7 @@ def test_the_limit_of_pixels_reaches_the_worker():
             await decoder.decode(png((101, 100)))
         return flagged.value
 
-    assert run_apart(decoding(decode, Limits(upload_pixels=10_000))).status == 413
+    assert run_apart(decoding(decode, ServerConfig(upload_pixels=10_000))).status == 413
 
 
 def test_a_worker_that_dies_is_replaced():
@@ -87,7 +88,30 @@ def test_a_worker_that_hangs_is_ended(monkeypatch):
             await decoder.decode(png((2, 2)))
         assert worker.returncode == -9 and decoder._idle == []
 
-    run_apart(decoding(decode, Limits(decode_seconds=0.2)))
+    run_apart(decoding(decode, ServerConfig(decode_seconds=0.2)))
+
+
+def slow_webp() -> bytes:
+    """A file of a few bytes that holds more pixels than can be decoded in a moment."""
+    stream = io.BytesIO()
+    Image.new("RGB", (4000, 4000), "red").save(stream, "WEBP", lossless=True, method=0)
+    assert stream.tell() < 2000
+    return stream.getvalue()
+
+
+def test_a_small_file_that_takes_long_ends_the_worker_and_not_the_next_image():
+    async def decode(decoder):
+        await decoder.decode(png((2, 2)))
+        worker = decoder._idle[0]
+        with pytest.raises(RequestError, match="too long"):
+            await decoder.decode(slow_webp())
+        image = await decoder.decode(png((7, 3)))
+        return worker.returncode, image.size
+
+    # By the clock there would be twenty seconds: it is the worker that counts processor time and ends.
+    config = ServerConfig(decode_seconds=0.05, wall_factor=400)
+    assert run_apart(decoding(decode, config)) == (-signal.SIGPROF, (7, 3))
+    assert ServerConfig().decode_seconds * ServerConfig().wall_factor < 10
 
 
 def test_a_client_that_leaves_does_not_leave_its_image_to_the_next():
@@ -103,7 +127,7 @@ def test_a_client_that_leaves_does_not_leave_its_image_to_the_next():
 
 
 def test_places_are_bounded_and_given_back():
-    decoder = UploadDecoder(Limits(uploads=1))
+    decoder = UploadDecoder(ServerConfig(uploads=1))
     with decoder.place():
         with pytest.raises(RequestError) as flagged, decoder.place():
             pass
@@ -115,19 +139,19 @@ def test_places_are_bounded_and_given_back():
 
 
 def test_the_worker_reduces_what_no_encoder_looks_at():
-    reply = answer(png((3000, 1500)), 10_000_000)
-    assert reply[:1] == b"P" and SIZE.unpack(reply[1:9]) == (LONGEST_SIDE, LONGEST_SIDE // 2)
-    assert len(reply) == 9 + 3 * LONGEST_SIDE * LONGEST_SIDE // 2
+    decoded = reply(png((3000, 1500)), 10_000_000)
+    assert decoded[:1] == b"P" and SIZE.unpack(decoded[1:9]) == (LONGEST_SIDE, LONGEST_SIDE // 2)
+    assert len(decoded) == 9 + 3 * LONGEST_SIDE * LONGEST_SIDE // 2
 
 
 def test_the_worker_answers_one_after_another_until_the_end():
     files = [png((2, 1)), b"bad", png((1, 1))]
     incoming = io.BytesIO(b"".join(LENGTH.pack(len(data)) + data for data in files) + b"\0\0")
     outgoing = io.BytesIO()
-    work(incoming, outgoing, 1000)
-    reply = outgoing.getvalue()
-    assert reply.startswith(b"P" + struct.pack(">II", 2, 1) + b"\xff\0\0\xff\0\0" + b"E")
-    assert reply.endswith(b"P" + struct.pack(">II", 1, 1) + b"\xff\0\0")
+    work(incoming, outgoing, 1000, 60.0)
+    written = outgoing.getvalue()
+    assert written.startswith(b"RP" + struct.pack(">II", 2, 1) + b"\xff\0\0\xff\0\0" + b"E")
+    assert written.endswith(b"P" + struct.pack(">II", 1, 1) + b"\xff\0\0")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory of a process is bounded on Linux")

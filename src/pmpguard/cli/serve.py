@@ -39,18 +39,18 @@ def serve_folder(
     index: Path, host: str, port: int, token: str | None, model: Path | None, device: str
 ) -> None:
     """Open the index and serve it, saying where."""
-    token = usual_token(token)
+    token = token_or_environment(token)
     searcher = Searcher.open(index, model=model, device=str(pick_device(device)))
     if token is None and not is_loopback(host):
         print("whoever reaches this machine may search and see the images: consider --token", file=sys.stderr)
-    what = f"{searcher.count:,} images, index version {searcher.version}, model {searcher.model_name}"
+    description = f"{searcher.count:,} images, index version {searcher.version}, model {searcher.model_name}"
 
     def announce(address: str) -> None:
-        print(f"{what}\n{address}", flush=True)
+        print(f"{description}\n{address}", flush=True)
 
     serve_index(searcher, host=host, port=port, token=token, announce=announce)
 
 
-def usual_token(token: str | None) -> str | None:
+def token_or_environment(token: str | None) -> str | None:
     """The token given, or the one in the environment."""
     return token or os.environ.get("PMPGUARD_TOKEN") or None

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from pmpguard.cli.index import IndexChange
-from pmpguard.cli.serve import serve_folder, usual_token
+from pmpguard.cli.serve import serve_folder, token_or_environment
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import read_json, write_json
@@ -24,7 +24,7 @@ from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.index.updates import follow_source
 from pmpguard.search.index.version import CURRENT, IndexVersion
 from pmpguard.search.sources import Source, open_source
-from pmpguard.serving.run import check_listening
+from pmpguard.serving.run import check_startup
 
 WORKPLACE = ".pmpguard"  # inside the folder: the index, and what is being made of it
 EMBEDDINGS = "embeddings"  # beside the index; kept when killed, to go on with
@@ -60,7 +60,7 @@ def up(
         device: "auto", "cpu" or "cuda".
         progress: draw a progress bar on stderr.
     """
-    check_listening(host, port, usual_token(token))
+    check_startup(host, port, token_or_environment(token))
     place = index or usual_place(folder)
     bring_up_to_date(
         folder, place, model=model, tile=tile, device=str(pick_device(device)), progress=progress

@@ -23,7 +23,7 @@ from pmpguard.models.explain import Explanation
 from pmpguard.models.retriever import Retriever
 from pmpguard.search.calibration import load_calibration, match_probabilities
 from pmpguard.search.index.model_identity import identify_model
-from pmpguard.search.index.version import IndexedKind, IndexVersion, current_version
+from pmpguard.search.index.version import IndexedKind, IndexVersion, current_fingerprint
 from pmpguard.search.query import NO_FILTERS, Filters, Query, SearchHit
 from pmpguard.search.query_checks import QueryError, UnknownIdError, checked_query
 from pmpguard.search.rerank import EncodedQuery, fine_scores
@@ -83,6 +83,11 @@ class Searcher:
     @property
     def version(self) -> str:
         return self.opened.version.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the version's content: another index may be built under the same version."""
+        return self.opened.version.fingerprint
 
     @property
     def count(self) -> int:
@@ -242,13 +247,15 @@ class Searcher:
     # ----------------------------------------------------------------------------------------------- versions
 
     def refresh(self) -> bool:
-        """Switch to the current version if there is a newer one; whether there was.
+        """Switch to the current version if it is another than the open one; whether it was.
+
+        Versions are told apart by their content: one that was deleted and built again is another.
 
         An index that is gone or damaged is an error, and the version that is open stays open.
         """
         with self._refreshing:
             opened = self.opened
-            if current_version(self.index)[0] == opened.version.name:
+            if current_fingerprint(self.index) == opened.version.fingerprint:
                 return False
             self._open = self._read(opened)
             return True

@@ -1,4 +1,4 @@
-"""Concurrent queries are answered together: one encoding and one pass over the index for many."""
+"""Concurrent queries share one encoding and one pass over the index."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pmpguard.errors import PmpguardError
 from pmpguard.search.query import Filters, Query, SearchHit
 from pmpguard.serving.errors import busy
-from pmpguard.serving.protocols import BoundedExecutor, Searchable
+from pmpguard.serving.protocols import BoundedExecutor, SearchBackend
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One question to the index."""
+class BackendQuery:
+    """A query with its settings."""
 
     query: Query
     k: int
@@ -24,8 +24,8 @@ class Ask:
     filters: Filters
 
     @property
-    def shared(self) -> Hashable:
-        """Questions that agree in this go to the index in one call."""
+    def settings(self) -> Hashable:
+        """Queries that agree in this go to the index in one call."""
         filters = self.filters
         columns = tuple(sorted((name, tuple(values)) for name, values in filters.columns.items()))
         return (
@@ -34,19 +34,20 @@ class Ask:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The hits, the version of the index they come from, and how many items it holds of their kind."""
 
     version: str
+    fingerprint: str
     count: int
     hits: list[SearchHit]
 
 
-Waiting = tuple[Ask, "asyncio.Future[Found]"]
+Waiting = tuple[BackendQuery, "asyncio.Future[SearchResult]"]
 
 
 class Batcher:
-    """Collects questions for a few milliseconds and asks the index once for all that agree in their settings.
+    """Collects queries for a few milliseconds and calls the index once for all that agree in their settings.
 
     While the index works on one batch the next one gathers by itself, so the busier the server the larger the
     batches.
@@ -54,16 +55,16 @@ class Batcher:
 
     def __init__(
         self,
-        searcher: Searchable,
-        lane: BoundedExecutor,
+        backend: SearchBackend,
+        executor: BoundedExecutor,
         *,
         waiting: int,
         largest: int = 32,
         gather_seconds: float = 0.003,
         on_batch: Callable[[int], None] = lambda size: None,
     ) -> None:
-        self._searcher = searcher
-        self._executor = lane
+        self._backend = backend
+        self._executor = executor
         self._largest = largest
         self._gather_seconds = gather_seconds
         self._on_batch = on_batch
@@ -73,24 +74,24 @@ class Batcher:
     def waiting(self) -> int:
         return self._queue.qsize()
 
-    async def find(self, ask: Ask) -> Found:
-        """Wait for the answer; a full queue refuses at once."""
-        future: asyncio.Future[Found] = asyncio.get_running_loop().create_future()
+    async def search(self, query: BackendQuery) -> SearchResult:
+        """Wait for the result; a full queue refuses at once."""
+        future: asyncio.Future[SearchResult] = asyncio.get_running_loop().create_future()
         try:
-            self._queue.put_nowait((ask, future))
+            self._queue.put_nowait((query, future))
         except asyncio.QueueFull:
             raise busy() from None
         try:
             async with asyncio.timeout(self._executor.seconds):
                 return await future
         except TimeoutError:
-            raise busy("the answer took too long") from None
+            raise busy("the search took too long") from None
 
     async def run(self) -> None:
-        """Answer until cancelled; whoever still waits then is told so."""
+        """Work until cancelled; queries that still wait then fail."""
         try:
             while True:
-                await self._answer(await self._gather())
+                await self._run_batch(await self._gather())
         finally:
             while not self._queue.empty():
                 _fail(self._queue.get_nowait()[1], busy("the server is shutting down"))
@@ -103,49 +104,53 @@ class Batcher:
             batch.append(self._queue.get_nowait())
         return batch
 
-    async def _answer(self, batch: Sequence[Waiting]) -> None:
+    async def _run_batch(self, batch: Sequence[Waiting]) -> None:
         groups: defaultdict[Hashable, list[Waiting]] = defaultdict(list)
-        for ask, future in batch:
-            if not future.done():  # whoever gave up is not worked for
-                groups[ask.shared].append((ask, future))
+        for query, future in batch:
+            if not future.done():  # its client has gone
+                groups[query.settings].append((query, future))
         try:
             for group in groups.values():
-                await self._answer_group(group)
+                await self._run_group(group)
         finally:
             for _, future in batch:
                 _fail(future, busy("the server is shutting down"))
 
-    async def _answer_group(self, group: Sequence[Waiting]) -> None:
+    async def _run_group(self, group: Sequence[Waiting]) -> None:
         self._on_batch(len(group))
-        answers: Sequence[Found | Exception]
+        results: Sequence[SearchResult | Exception]
         try:
-            answers = await self._executor.run(self._search, [ask for ask, _ in group])
+            results = await self._executor.run(self._search, [query for query, _ in group])
         except Exception as error:
-            answers = [error] * len(group)
-        for (_, future), answer in zip(group, answers, strict=True):
-            if isinstance(answer, Exception):
-                _fail(future, answer)
+            results = [error] * len(group)
+        for (_, future), result in zip(group, results, strict=True):
+            if isinstance(result, Exception):
+                _fail(future, result)
             elif not future.done():
-                future.set_result(answer)
+                future.set_result(result)
 
-    def _search(self, asks: Sequence[Ask]) -> list[Found | PmpguardError]:
-        """Ask the index; if one question is at fault the others are answered all the same."""
-        searcher, first = self._searcher, asks[0]
-        queries = [ask.query for ask in asks]
-        version = searcher.version
+    def _search(self, queries: Sequence[BackendQuery]) -> list[SearchResult | PmpguardError]:
+        """Call the index; if one query is at fault the others have their results all the same."""
+        backend, first = self._backend, queries[0]
+        version, fingerprint = backend.version, backend.fingerprint
         try:
-            hits = searcher.search_many(queries, first.k, first.shortlist, first.filters)
+            hits = backend.search_many(
+                [query.query for query in queries], first.k, first.shortlist, first.filters
+            )
         except PmpguardError as error:
-            if len(asks) == 1:
+            if len(queries) == 1:
                 return [error]
-            return list(itertools.chain.from_iterable(self._search([ask]) for ask in asks))
-        if searcher.version != version:  # swapped meanwhile: nobody could say which version answered
-            return self._search(asks)
-        counts = {"image": searcher.count, "caption": searcher.caption_count}
-        return [Found(version, counts[ask.query.kind], found) for ask, found in zip(asks, hits, strict=True)]
+            return list(itertools.chain.from_iterable(self._search([query]) for query in queries))
+        if backend.fingerprint != fingerprint:  # swapped meanwhile: nobody could say which version this is of
+            return self._search(queries)
+        counts = {"image": backend.count, "caption": backend.caption_count}
+        return [
+            SearchResult(version, fingerprint, counts[query.query.kind], found)
+            for query, found in zip(queries, hits, strict=True)
+        ]
 
 
-def _fail(future: asyncio.Future[Found], error: Exception) -> None:
-    """Tell whoever still waits; an answered future stays as it is."""
+def _fail(future: asyncio.Future[SearchResult], error: Exception) -> None:
+    """A future that has its result keeps it."""
     if not future.done():
         future.set_exception(error)

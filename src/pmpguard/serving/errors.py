@@ -1,4 +1,4 @@
-"""Errors that carry the HTTP status they are answered with."""
+"""Errors that carry their HTTP status."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pmpguard.errors import PmpguardError
 
 
 class RequestError(PmpguardError):
-    """A request that is not answered as asked: with which status, and when to come back if that helps."""
+    """A request that is refused: with which status, and when to come back if that helps."""
 
     def __init__(self, status: int, message: str, *, fix: str = "", retry_after: int | None = None) -> None:
         self.status = status
@@ -28,3 +28,7 @@ class RequestError(PmpguardError):
 
 def busy(message: str = "too many requests are waiting") -> RequestError:
     return RequestError(503, message, fix="try again in a moment", retry_after=1)
+
+
+def invalid(field: str, what: str, fix: str) -> RequestError:
+    return RequestError(422, f"{field}: {what}", fix=fix)

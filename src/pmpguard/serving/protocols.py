@@ -1,4 +1,4 @@
-"""What the server needs of an index, and the threads it is asked on."""
+"""What the server needs of an index, and the threads that call it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,15 @@ P = ParamSpec("P")
 Result = TypeVar("Result")
 
 
-class Searchable(Protocol):
+class SearchBackend(Protocol):
     """An index with its model, as `pmpguard.search.searcher.Searcher` is."""
 
     @property
     def version(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the version's content: an index may be built again under the same version."""
 
     @property
     def count(self) -> int: ...
@@ -63,8 +67,8 @@ class Searchable(Protocol):
 class BoundedExecutor:
     """A few threads that work for requests; what would wait too long in line is refused at once.
 
-    A call that runs past `seconds` is answered as busy, yet keeps its place in the count until its thread is
-    free again: whatever hangs can fill the lane, never the memory.
+    A call that runs past `seconds` fails as busy, yet keeps its place in the count until its thread is free
+    again: whatever hangs can fill the executor, never the memory.
     """
 
     def __init__(self, name: str, *, threads: int, waiting: int, seconds: float) -> None:
@@ -85,7 +89,7 @@ class BoundedExecutor:
             async with asyncio.timeout(self.seconds):  # `wait_for` may swallow a cancellation
                 return await asyncio.wrap_future(future)
         except TimeoutError:
-            raise busy("the answer took too long") from None
+            raise busy("the search took too long") from None
 
     def _leave(self, _: Future[Result]) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""What the server sends back, as values JSON can hold."""
+"""Results as values JSON can hold; `pmpguard.serving.models` describes them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from pmpguard.geo.footprints import bounds_of, box_geometry
 from pmpguard.models.explain import Explanation
 from pmpguard.search.plain_values import explanation_values, plain_value
 from pmpguard.search.query import SearchHit
-from pmpguard.serving.batching import Found
+from pmpguard.serving.batching import SearchResult
 
 
-def search_answer(found: Found, seconds: float) -> dict[str, Any]:
+def search_response(result: SearchResult, seconds: float) -> dict[str, Any]:
     return {
-        "version": found.version,
-        "count": found.count,
+        "version": result.version,
+        "fingerprint": result.fingerprint,
+        "count": result.count,
         "milliseconds": round(1000 * seconds, 1),
-        "hits": [hit_values(hit) for hit in found.hits],
+        "hits": [hit_response(hit) for hit in result.hits],
     }
 
 
-def hit_values(hit: SearchHit) -> dict[str, Any]:
-    """A hit; `image_id` is the id of its image, which for a caption is not its own.
-
-    `bounds` are west, south, east, north in degrees and `geometry` is the same for a map.
-    """
+def hit_response(hit: SearchHit) -> dict[str, Any]:
+    """A hit; `image_id` is the id of its image, which for a caption is not its own."""
     bounds = bounds_of(hit.metadata)
     return {
         "id": hit.id,
@@ -40,7 +38,7 @@ def hit_values(hit: SearchHit) -> dict[str, Any]:
     }
 
 
-def explanation_answer(id: str, text: str, explanation: Explanation) -> dict[str, Any]:
+def explain_response(id: str, text: str, explanation: Explanation) -> dict[str, Any]:
     """Each word with its place in the text, its evidence and its regions, row by row from the top left."""
     values = explanation_values(explanation)
     position = 0

@@ -1,62 +1,81 @@
-"""Running the server: a port, a page's address, an orderly end."""
+"""Running the server: a port, the page's address, an orderly end."""
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import quote
 
 from pmpguard.errors import ConfigError, require
-from pmpguard.serving.app import LOOPBACK, USUAL, create_app
-from pmpguard.serving.middleware import Limits
-from pmpguard.serving.protocols import Searchable
-
-SHUTDOWN_SECONDS = 10  # for requests that are running when the server is told to stop
+from pmpguard.serving import connections
+from pmpguard.serving.app import LOOPBACK, create_app, require_packages
+from pmpguard.serving.config import DEFAULTS, ServerConfig
+from pmpguard.serving.middleware import Application
+from pmpguard.serving.protocols import SearchBackend
 
 
 def serve_index(
-    searcher: Searchable,
+    backend: SearchBackend,
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
     token: str | None = None,
-    limits: Limits = USUAL,
+    config: ServerConfig = DEFAULTS,
     announce: Callable[[str], None] = print,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; requests that are running then are still answered.
+    """Serve until SIGINT or SIGTERM; requests that are running then still get their responses.
 
     `announce` gets the page's address as soon as it can be opened. Port 0 takes any free one.
     """
-    uvicorn = require("uvicorn", "serve")
     _check_token(token)
     hosts = LOOPBACK if is_loopback(host) else None
-    app = create_app(searcher, token=token, hosts=hosts, limits=limits)
-    with listening(host, port) as listener:
-        settings = uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,  # queries are nobody's business
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        )
-        server = uvicorn.Server(settings)
+    app = create_app(backend, token=token, hosts=hosts, config=config)
+    with open_listener(host, port) as listener:
+        server = make_server(app, config)
         announce(page_address(host, listener.getsockname()[1], token))
         with _quiet_signals():
             server.run(sockets=[listener])
 
 
-def check_listening(host: str, port: int, token: str | None) -> None:
+def make_server(app: Application, config: ServerConfig = DEFAULTS, shutdown_seconds: int = 10) -> Any:
+    """A `uvicorn.Server` whose connections are bounded and whose log is not swelled by strangers.
+
+    Requests that are running when it is told to stop have `shutdown_seconds` to end.
+    """
+    uvicorn = require("uvicorn", "serve")
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            loop="asyncio",
+            http=connections.bounded_protocol(config),
+            ws="none",
+            backlog=connections.BACKLOG,
+            log_level="warning",
+            access_log=False,  # queries are nobody's business
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=int(config.idle_seconds) + 1,
+            timeout_graceful_shutdown=shutdown_seconds,
+        )
+    )
+    for name in ("asyncio", "uvicorn.error", connections.__name__):
+        logger = logging.getLogger(name)
+        if not any(isinstance(one, connections.RepeatFilter) for one in logger.filters):
+            logger.addFilter(connections.RepeatFilter())
+    return server
+
+
+def check_startup(host: str, port: int, token: str | None) -> None:
     """Notice what would keep the server from starting, before time is spent on anything else."""
     require("uvicorn", "serve")
-    require("fastapi", "serve")
-    require("python_multipart", "serve")
+    require_packages()
     _check_token(token)
-    with listening(host, port):
+    with open_listener(host, port):
         pass
 
 
@@ -82,16 +101,16 @@ def page_address(host: str, port: int, token: str | None) -> str:
 
 
 @contextmanager
-def listening(host: str, port: int) -> Iterator[socket.socket]:
+def open_listener(host: str, port: int) -> Iterator[socket.socket]:
     """The listening socket, opened before anything else so that a taken port is a clear error."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=512)
+        listener = socket.create_server((host, port), family=family, backlog=connections.BACKLOG)
     except (OSError, OverflowError) as error:
         fix = "choose another --port, or 0 for any free one; --host must be an address of this machine"
         raise ConfigError(f"cannot listen on {host} port {port}: {error}", fix=fix) from error
     with listener:
-        # An answer goes out as head and body; without this the body waits until the head is acknowledged.
+        # A response goes out as head and body; without this the body waits until the head is acknowledged.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listener
 

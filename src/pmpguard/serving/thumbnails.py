@@ -1,4 +1,4 @@
-"""Images of the index as JPEG, reduced, with those last shown kept in memory."""
+"""Images of the index as JPEG, reduced, with the last ones shown kept in memory."""
 
 from __future__ import annotations
 
@@ -25,36 +25,36 @@ class Jpeg:
 class ThumbnailCache:
     """The images last asked for, up to so many bytes."""
 
-    def __init__(self, largest_bytes: int) -> None:
-        self._largest = largest_bytes
-        self._kept: OrderedDict[tuple[str, str, int], Jpeg] = OrderedDict()
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._jpegs: OrderedDict[tuple[str, str, int], Jpeg] = OrderedDict()
         self._lock = threading.Lock()
         self.bytes = 0
 
-    def get(self, version: str, id: str, side: int) -> Jpeg | None:
+    def get(self, fingerprint: str, id: str, side: int) -> Jpeg | None:
         with self._lock:
-            key = (version, id, side)
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+            key = (fingerprint, id, side)
+            if key in self._jpegs:
+                self._jpegs.move_to_end(key)
+            return self._jpegs.get(key)
 
-    def put(self, version: str, id: str, side: int, jpeg: Jpeg) -> None:
+    def put(self, fingerprint: str, id: str, side: int, jpeg: Jpeg) -> None:
         with self._lock:
-            replaced = self._kept.pop((version, id, side), None)
-            self._kept[version, id, side] = jpeg
+            replaced = self._jpegs.pop((fingerprint, id, side), None)
+            self._jpegs[fingerprint, id, side] = jpeg
             self.bytes += len(jpeg.data) - (len(replaced.data) if replaced else 0)
-            while self.bytes > self._largest:
-                _, dropped = self._kept.popitem(last=False)
+            while self.bytes > self._max_bytes:
+                _, dropped = self._jpegs.popitem(last=False)
                 self.bytes -= len(dropped.data)
 
 
-def rounded_side(wanted: int) -> int:
+def rounded_side(asked: int) -> int:
     """The next of the sizes we make.
 
     >>> rounded_side(200), rounded_side(9000)
     (320, 1600)
     """
-    return next((side for side in SIDES if side >= wanted), SIDES[-1])
+    return next((side for side in SIDES if side >= asked), SIDES[-1])
 
 
 def encode_jpeg(image: Image.Image, side: int) -> Jpeg:

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from PIL import Image
 
+from pmpguard.serving.config import ServerConfig
 from pmpguard.serving.errors import RequestError, busy
 from pmpguard.serving.image_worker import IMAGE, LENGTH, SIZE
-from pmpguard.serving.middleware import Limits
 
 
 class UploadDecoder:
     """Decodes one image per worker at a time; workers start when needed and are replaced when they die."""
 
-    def __init__(self, limits: Limits, workers: int = 2) -> None:
-        self._limits = limits
+    def __init__(self, config: ServerConfig, workers: int = 2) -> None:
+        self._config = config
         self._turns = asyncio.Semaphore(workers)
         self._idle: list[Process] = []
-        self._places = limits.uploads
+        self._places = config.uploads
 
-    @contextmanager
+    @contextlib.contextmanager
     def place(self) -> Iterator[None]:
         """A place for one upload, from its first byte to the decoded image; when all are taken, refuse."""
         if not self._places:
@@ -42,20 +43,24 @@ class UploadDecoder:
 
     async def _decode(self, data: bytes) -> Image.Image:
         worker = self._idle.pop() if self._idle else await self._start()
+        too_slow = RequestError(
+            422, "image: took too long to decode", fix="send it smaller, or as JPEG or PNG"
+        )
         try:
-            async with asyncio.timeout(self._limits.decode_seconds):
+            async with asyncio.timeout(self._config.wall_factor * self._config.decode_seconds):
                 image = await exchange(worker, data)
         except RequestError:
             self._idle.append(worker)
             raise
         except TimeoutError:
             await end(worker)
-            fix = "send it smaller, or as JPEG or PNG"
-            raise RequestError(422, "image: took too long to decode", fix=fix) from None
+            raise too_slow from None
         except (asyncio.IncompleteReadError, ConnectionError):
             await end(worker)
+            if worker.returncode == -signal.SIGPROF:
+                raise too_slow from None
             raise RequestError(422, "image: cannot be decoded", fix="send it as JPEG or PNG") from None
-        except BaseException:  # cancelled half-way: the worker's next answer would be this one
+        except BaseException:  # cancelled half-way: the worker's next reply would be this one
             await end(worker)
             raise
         self._idle.append(worker)
@@ -64,9 +69,13 @@ class UploadDecoder:
     async def _start(self) -> Process:
         command = [sys.executable, "-P", "-m", "pmpguard.serving.image_worker"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        return await asyncio.create_subprocess_exec(
-            *command, str(self._limits.upload_pixels), stdin=PIPE, stdout=PIPE, env=environment
+        bounds = (str(self._config.upload_pixels), str(self._config.decode_seconds))
+        worker = await asyncio.create_subprocess_exec(
+            *command, *bounds, stdin=PIPE, stdout=PIPE, env=environment
         )
+        assert worker.stdout is not None
+        await worker.stdout.read(1)  # it has started: only then an image's time begins
+        return worker
 
     async def close(self) -> None:
         for worker in self._idle:
@@ -89,6 +98,6 @@ async def exchange(worker: Process, data: bytes) -> Image.Image:
 
 
 async def end(worker: Process) -> None:
-    if worker.returncode is None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
         worker.kill()
     await worker.wait()

@@ -86,6 +86,11 @@ def current_version(index: Path) -> tuple[str, str]:
     return words[0], words[1]
 
 
+def current_fingerprint(index: Path) -> str:
+    """The hash of the current version's manifest as it lies there; it changes with the content."""
+    return sha256_file(index / VERSIONS / current_version(index)[0] / MANIFEST)
+
+
 class IndexedKind:
     """The images or the captions of a version. Rows run through all segments; removed rows keep theirs."""
 
@@ -130,6 +135,7 @@ class IndexVersion:
         self.index = index
         self.name = name
         self.folder = index / VERSIONS / name
+        self.fingerprint = sha256_file(self.folder / MANIFEST)
         self._lock = os.open(self.folder, os.O_RDONLY)
         self._release = weakref.finalize(self, os.close, self._lock)
         fcntl.flock(self._lock, fcntl.LOCK_SH)

@@ -64,7 +64,7 @@ async function find() {
   document.body.classList.remove("busy");
   showResults();
   openFromAddress();
-  if (about !== null && answer.version !== "" && answer.version !== about.version) loadInfo();
+  if (about !== null && answer.version !== "" && answer.fingerprint !== about.fingerprint) loadInfo();
 }
 
 async function loadInfo() {
@@ -165,7 +165,7 @@ function mark(place) {
 async function lightGrid(word) {
   const wish = ++lighting;
   const cards = [...byId("grid").querySelectorAll(".card")];
-  const { version, hits } = answer;
+  const { fingerprint: version, hits } = answer;
   if (word === null) {
     for (const one of cards) unlight(one.querySelector("canvas"));
     return;
@@ -210,7 +210,7 @@ function openFromAddress() {
   const hit = answer.hits[place];
   const isQuery = query.text !== "" && query.kind !== "caption";
   const text = (isQuery ? query.text : (hit.caption ?? "")).replace(/\s+/g, " ").trim().slice(0, about?.limits.text_characters ?? 1000);
-  showViewer(hit, { version: answer.version, text, isQuery, position: place, total: answer.hits.length }, {
+  showViewer(hit, { version: answer.fingerprint, text, isQuery, position: place, total: answer.hits.length }, {
     onClose: () => leave(place),
     onMove: move,
     onSimilar: similar,

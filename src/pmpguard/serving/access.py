@@ -1,0 +1,97 @@
+"""Who may ask: under which host names, and with which token."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+from collections import Counter
+from collections.abc import Callable
+
+from pmpguard.errors import require
+from pmpguard.serving.errors import RequestError
+from pmpguard.serving.middleware import Application, Message, Receive, Scope, Send, header, send_error
+
+GUESS_SECONDS = 1.0  # that a wrong token waits for its response
+
+
+def trust_hosts(application: Application, hosts: frozenset[str]) -> Application:
+    """Refuse other host names: a web page can point its own name at 127.0.0.1 and then read from there.
+
+    The check is Starlette's; the error has the form all errors have.
+    """
+    check = require("fastapi.middleware.trustedhost", "serve").TrustedHostMiddleware
+    error = RequestError(421, "this host name is not served here", fix="use the address printed at start")
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        async def go_on(scope: Scope, receive: Receive, _: Send) -> None:
+            await application(scope, receive, send)
+
+        async def refuse(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send_error(send, error)
+
+        await check(go_on, sorted(hosts), www_redirect=False)(scope, receive, refuse)
+
+    return serve
+
+
+def require_token(
+    application: Application, token: str, *, is_open: Callable[[str], bool], guesses: int
+) -> Application:
+    """Refuse whoever does not send the token; `is_open` says which paths need none.
+
+    A wrong one is refused after a second. While as many as `guesses` of an address wait for that, its further
+    tokens are not looked at, so that nobody tries more of them than that in a second.
+    """
+    missing = RequestError(
+        401, "this server asks for a token", fix="send the header 'Authorization: Bearer TOKEN'"
+    )
+    too_many = RequestError(
+        429, "too many wrong tokens from this address", fix="try again in a moment", retry_after=1
+    )
+    waiting: Counter[str] = Counter()
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or is_open(scope["path"]):
+            await application(scope, receive, send)
+            return
+        given = header(scope, b"authorization")
+        address = address_group((scope.get("client") or ("",))[0])
+        if not given:
+            await send_error(send, missing)
+        elif waiting[address] >= guesses:
+            await send_error(send, too_many)
+        elif bears(given, token):
+            await application(scope, receive, send)
+        else:
+            waiting[address] += 1
+            try:
+                await asyncio.sleep(GUESS_SECONDS)
+            finally:
+                waiting.subtract([address])
+                if not waiting[address]:
+                    del waiting[address]
+            await send_error(send, missing)
+
+    return serve
+
+
+def bears(authorization: str, token: str) -> bool:
+    """Whether a header bears the token; the comparison takes as long for any wrong one."""
+    scheme, _, given = authorization.partition(" ")
+    same = hmac.compare_digest(given.strip().encode("latin-1"), token.encode("utf-8"))
+    return scheme.lower() == "bearer" and same
+
+
+def address_group(address: str) -> str:
+    """The address, or the network of an IPv6 one: a single client has all 2^64 addresses of it.
+
+    >>> address_group("10.0.0.7"), address_group("2001:db8:1:2:3:4:5:6"), address_group("::1")
+    ('10.0.0.7', '2001:db8:1:2::', '::1')
+    """
+    try:
+        network = ipaddress.ip_network(f"{address}/64", strict=False)
+    except ValueError:
+        return address
+    return address if network.network_address.is_unspecified else str(network.network_address)
