@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pmpguard.data.images.decode import ImageProblem
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError
 from pmpguard.files import MANIFEST
 from pmpguard.search.calibration import load_calibration
 from pmpguard.search.embed import SOME_PROBLEMS, problem_lines
 from pmpguard.search.index.changes import Change, add_to_index, build_index, remove_from_index, verify_index
-from pmpguard.search.index.embedding_files import SETTINGS, UnreadableImage
+from pmpguard.search.index.embedding_files import SETTINGS
 from pmpguard.search.index.updates import add_source
 from pmpguard.search.index.version import IndexVersion
 from pmpguard.search.sources import open_source
@@ -25,7 +26,7 @@ class IndexChange:
 
     index: Path
     change: Change
-    problems: tuple[UnreadableImage, ...] = ()
+    problems: tuple[ImageProblem, ...] = ()
 
     @property
     def exit_code(self) -> int:

@@ -31,8 +31,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pmpguard.data.text_files import atomic_output
 from pmpguard.errors import DataError
+from pmpguard.files import atomic_output
 
 REQUIRED = ("pair_id", "image", "caption", "split", "image_id")
 TEXT = (*REQUIRED, "label")

@@ -1,4 +1,4 @@
-"""Tar shards: webdataset samples and RS5M's layout, streamed or read at random, never extracted or unpickled.
+"""Tar shards: webdataset samples and RS5M's layout, read at random, never extracted or unpickled.
 
 The tar headers are read here, not by a general tar reader, because a shard may come from anywhere: links,
 devices, names that leave the folder, endless member lists and huge members are refused before any of their
@@ -15,8 +15,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
@@ -45,17 +45,6 @@ class Member:
     start: int
     data: int
     size: int
-
-
-@dataclass(frozen=True)
-class ShardSample:
-    """One image with its captions; `image` holds the bytes as stored, `reference` is `shard.tar#member`."""
-
-    key: str
-    reference: str
-    image: bytes
-    captions: tuple[str, ...]
-    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 def iter_members(
@@ -206,27 +195,6 @@ def split_reference(image: str) -> tuple[str, str | None]:
     """
     shard, found, member = image.partition(".tar#")
     return (f"{shard}.tar", member) if found else (image, None)
-
-
-def iter_samples(
-    paths: Sequence[Path], rank: int = 0, world: int = 1, worker: int = 0, workers: int = 0
-) -> Iterator[ShardSample]:
-    """Stream the samples that this worker of this rank is to see; together all see every sample once.
-
-    Whole shards are dealt out when there is at least one for everybody, otherwise each shard's samples.
-    `workers=0` means that the rank reads by itself.
-    """
-    share, shares = rank * max(workers, 1) + worker, world * max(workers, 1)
-    if not 0 <= rank < world or not 0 <= worker < max(workers, 1):
-        raise DataError(f"rank {rank} of {world}, worker {worker} of {workers}: out of range")
-    whole = len(paths) >= shares
-    for path in itertools.islice(paths, share, None, shares) if whole else paths:
-        with path.open("rb") as stream:
-            samples = group_samples(iter_members(stream, str(path)), str(path))
-            for key, members in samples if whole else itertools.islice(samples, share, None, shares):
-                image, captions, metadata = describe_sample(stream, path, key, members)
-                reference = f"{path.name}#{image.name}"
-                yield ShardSample(key, reference, _read(stream, image), captions, metadata)
 
 
 def group_samples(members: Iterator[Member], shard: str) -> Iterator[tuple[str, dict[str, Member]]]:

@@ -1,4 +1,4 @@
-"""Text files from strangers: UTF-8 lines, CSV and JSON read with errors that name the line; whole files out.
+"""Text files from strangers: UTF-8 lines, CSV and JSON read with errors that name the line.
 
 Every reader of a text format goes through here, so an invalid byte, an endless line or broken JSON gives the
 same kind of message everywhere.
@@ -6,15 +6,11 @@ same kind of message everywhere.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
-import os
-import shutil
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pmpguard.errors import DataError
 
@@ -112,33 +108,3 @@ def require_content(path: Path) -> None:
         raise DataError(f"{path}: file not found", fix="check the path")
     if not path.stat().st_size:
         raise DataError(f"{path}: file is empty", fix="download or write it again")
-
-
-@contextlib.contextmanager
-def atomic_output(path: Path) -> Iterator[BinaryIO]:
-    """A stream that becomes `path` when the block ends without an error; otherwise nothing is left."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".tmp-{uuid.uuid4().hex}-{path.name}")
-    try:
-        with temporary.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """A folder that becomes `target` when the block ends without an error; never replaces one in use."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"{target}: exists already", fix="choose a new folder or empty this one")
-    temporary = target.with_name(f".tmp-{uuid.uuid4().hex}-{target.name}")
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        os.sync()  # one flush for all: thousands of images one by one would take minutes
-        temporary.rename(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -32,9 +32,9 @@ from pmpguard.data.pair_rows import (
     split_of_file,
 )
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.text_files import atomic_output, new_folder, parse_json, read_json, read_lines
+from pmpguard.data.text_files import parse_json, read_json, read_lines
 from pmpguard.errors import DataError
-from pmpguard.files import write_atomic
+from pmpguard.files import atomic_output, new_directory, write_atomic
 
 PIR_SPLITS = ("train", "val", "test")
 
@@ -143,7 +143,7 @@ def write_pir(table: PairTable, target: Path) -> None:
             several if first["split"] == "train" else [{**entry, "caption": captions}]
         )
     name = re.sub(r"[^\w-]+", "_", table.name)
-    with new_folder(target) as folder:
+    with new_directory(target) as folder:
         for split, entries in lists.items():
             (folder / f"{name}_{split}.json").write_text(
                 json.dumps(entries, ensure_ascii=False), encoding="utf-8"

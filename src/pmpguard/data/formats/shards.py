@@ -27,8 +27,9 @@ from pmpguard.data.shards import (
     read_member,
     split_reference,
 )
-from pmpguard.data.text_files import new_folder, require_content
+from pmpguard.data.text_files import require_content
 from pmpguard.errors import DataError
+from pmpguard.files import new_directory
 
 SAMPLES_PER_SHARD = 1000
 _SIGNATURES = {
@@ -131,7 +132,7 @@ def write_shards(table: PairTable, target: Path) -> None:
     groups: dict[str, list[list[dict[str, Any]]]] = {}
     for rows in images_in_order(table):
         groups.setdefault(rows[0]["split"], []).append(rows)
-    with new_folder(target) as folder:
+    with new_directory(target) as folder:
         for split, images in groups.items():
             if "/" in split or split.startswith("."):
                 raise DataError(f"{table.name}: split {split!r} cannot name a shard", fix="rename the split")
@@ -167,7 +168,7 @@ def write_folder(table: PairTable, target: Path) -> None:
     further = [name for name in table.arrow.column_names if name not in ("image", "caption")]
     placed: dict[str, str] = {}
     with (
-        new_folder(target) as folder,
+        new_directory(target) as folder,
         (folder / "metadata.csv").open("w", encoding="utf-8", newline="") as stream,
     ):
         writer = csv.writer(stream)

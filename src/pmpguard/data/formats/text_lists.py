@@ -28,8 +28,9 @@ from pmpguard.data.pair_rows import (
     split_of_file,
 )
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.text_files import atomic_output, new_folder, read_csv, read_lines
+from pmpguard.data.text_files import read_csv, read_lines
 from pmpguard.errors import DataError
+from pmpguard.files import atomic_output, new_directory
 
 CAPTION_FILE = re.compile(r"(?P<split>.+)_caps(?P<verify>_verify)?\.txt")
 
@@ -63,7 +64,7 @@ def read_amfmn(files: list[Path], images: Path | None) -> PairTable:
 
 def write_amfmn(table: PairTable, target: Path) -> None:
     """A folder with `<split>_caps.txt` and `<split>_filename.txt`, one line per pair in both."""
-    with new_folder(target) as folder:
+    with new_directory(target) as folder:
         for split in table.splits():
             if "/" in split or split.startswith("."):
                 raise DataError(f"{table.name}: split {split!r} cannot name a file", fix="rename the split")

@@ -56,10 +56,9 @@ class ImageError(DataError):
 
 @dataclass(frozen=True)
 class ImageProblem:
-    """A image that was skipped: its place in what was asked for, its row in the table, what is wrong."""
+    """An image or scene that was skipped: its id, its file as the data name it, and what is wrong."""
 
-    position: int
-    row: int
+    id: str
     image: str
     kind: ImageTrouble
     reason: str
@@ -257,7 +256,8 @@ def map_images(
         except ImageError as error:
             if policy == "fail":
                 raise
-            return ImageProblem(position, row, table.arrow["image"][row].as_py(), error.kind, error.reason)
+            id, image = (table.arrow[name][row].as_py() for name in ("image_id", "image"))
+            return ImageProblem(id, image, error.kind, error.reason)
 
     bar = tqdm(total=len(rows), desc=progress, disable=not progress, unit=" images")
     with bar, ThreadPoolExecutor(workers) if workers else nullcontext() as pool:
