@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from pmpguard.data import shards
 from pmpguard.data.formats import read_pairs
+from pmpguard.data.formats.shards import image_bytes
 from pmpguard.errors import DataError
 
 names = st.lists(
@@ -259,3 +260,54 @@ def test_metadata_reaches_the_sample(tmp_path: Path) -> None:
         format_examples.add_member(tar, "x/a.json", json.dumps({"caption": "a pond", "gsd": 0.5}).encode())
     (row,) = read_pairs(tmp_path / "a.tar")
     assert (row.image, row.caption, row.extra) == ("a.tar#x/a.jpeg", "a pond", {"gsd": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("members", "captions"),
+    [
+        ({"json": b'{"text": "one", "key": "1"}'}, ["one"]),
+        ({"json": b'{"caption": ["one", "two"]}', "txt": b"one"}, ["one", "two"]),
+        ({"caption.txt": b"one"}, ["one"]),
+        ({"caption.txt": b"one", "json": b'{"text": "kept"}'}, ["one"]),
+        ({"txt": b"one", "json": b'{"caption": "other"}'}, ["one"]),
+    ],
+)
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz"])
+def test_captions_as_others_write_them(
+    tmp_path: Path, members: dict[str, bytes], captions: list[str], ending: str
+) -> None:
+    path = tmp_path / f"train-0.{ending}"
+    with tarfile.open(path, "w" if ending == "tar" else "w:gz") as tar:
+        format_examples.add_member(tar, "0001.jpg", b"BM image")
+        for name, data in members.items():
+            format_examples.add_member(tar, f"0001.{name}", data)
+    table = read_pairs(tmp_path)
+    assert table.captions == captions and table.column("image")[0] == f"train-0.{ending}#0001.jpg"
+    assert image_bytes(table, table.column("image")[0]) == b"BM image"
+
+
+def test_a_field_of_several_kinds_is_left_out_with_a_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for key, field in (("1", "7"), ("2", '"x"')):
+            format_examples.add_member(tar, f"{key}.jpg", b"x")
+            format_examples.add_member(tar, f"{key}.json", f'{{"text": "a", "gsd": {field}}}'.encode())
+    with caplog.at_level("WARNING"):
+        table = read_pairs(tmp_path / "a.tar")
+    assert len(table) == 2 and "gsd" not in table.arrow.column_names
+    assert "field 'gsd' is left out, it mixes kinds of values" in caplog.text
+
+
+def test_a_shard_without_captions_lists_its_members(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        format_examples.add_member(tar, "1.jpg", b"x")
+        format_examples.add_member(tar, "1.cls", b"3")
+    with pytest.raises(DataError, match=r"a\.tar holds members \.cls, \.jpg"):
+        read_pairs(tmp_path / "a.tar")
+
+
+def test_a_damaged_compressed_shard_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(b"\x1f\x8b nothing")
+    with pytest.raises(DataError, match=r"a\.tar\.gz: cannot be unpacked"):
+        read_pairs(tmp_path / "a.tar.gz")

@@ -81,3 +81,9 @@ def test_nothing_to_embed_is_an_error_that_says_so(tmp_path):
     (tmp_path / "metadata.parquet").write_bytes(b"PAR1 broken")
     with pytest.raises(DataError, match="not a parquet file"):
         open_source(tmp_path)
+
+
+def test_columns_may_be_named(tmp_path):
+    (tmp_path / "list.csv").write_text("Bild,Text\na.png,a pond\n")
+    source = open_source(tmp_path / "list.csv", columns="image=Bild,caption=Text")
+    assert source.ids == ["a.png"] and source.captions is not None and source.captions.captions == ["a pond"]

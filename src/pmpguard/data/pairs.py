@@ -1,6 +1,6 @@
 """PairTable: image-caption pairs in one Arrow table.
 
-Every reader in `formats.py` ends here and everything after starts here. Columns:
+Every reader in `formats/` ends here and everything after starts here. Columns:
 
 ========  =========  ===============================================================
 pair_id   string     unique
@@ -117,8 +117,10 @@ class PairTable:
                 continue
             try:
                 values = self.arrow[column].cast(pa.float64()).to_numpy()
-            except pa.ArrowInvalid as error:
-                raise DataError(f"{source}: {column} is not a number ({error})", fix="correct it") from error
+            except (pa.ArrowException, TypeError) as error:
+                raise DataError(
+                    f"{source}: {column} is not a number ({error})", fix="write degrees, or drop the column"
+                ) from error
             bad = np.flatnonzero(~(np.abs(values) <= limit) & self.arrow[column].is_valid().to_numpy())
             if len(bad):
                 raise DataError(
@@ -274,12 +276,14 @@ def image_label_codes(table: PairTable) -> np.ndarray:
 
 
 def _as_text(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
-    if pa.types.is_string(column.type):
-        return column
     try:
-        return column.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{where}: cannot be read as text ({error})") from error
+        text = column if pa.types.is_string(column.type) else column.cast(pa.string())
+        text.validate(full=True)  # what was read as text may not be UTF-8
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{where}: cannot be read as text ({error})", fix="write one UTF-8 text in each row"
+        ) from error
+    return text
 
 
 def _text_bytes(chunk: pa.StringArray) -> memoryview:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pmpguard.data.pair_rows import CAPTION_NAMES, IMAGE_NAMES
+from pmpguard.data.column_names import CAPTION_NAMES, IMAGE_NAMES
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
 from pmpguard.files import read_json
