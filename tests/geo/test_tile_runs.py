@@ -25,7 +25,7 @@ def test_damaged_scenes_are_named_and_the_rest_is_cut(tmp_path):
     data = write_scene(folder / "truncated.tif", random_pixels((3, 64, 64))).read_bytes()
     (folder / "truncated.tif").write_bytes(data[: len(data) // 2])
     (folder / "empty.tif").write_bytes(b"")
-    (folder / "text.tif").write_text("not a image")
+    (folder / "text.tif").write_text("not an image")
     (folder / "virtual.tif").write_text(
         f'<VRTDataset rasterXSize="64" rasterYSize="64"><VRTRasterBand dataType="Byte" band="1">'
         f"<SimpleSource><SourceFilename>{whole}</SourceFilename></SimpleSource></VRTRasterBand></VRTDataset>"

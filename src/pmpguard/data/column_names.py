@@ -69,7 +69,7 @@ class ColumnNames:
                     f"columns: {known!r} is no column of pairs",
                     fix=f"write {OPTION}; further ones: {', '.join((*STANDARD, *FURTHER))}",
                 )
-            if not all(wanted) or (len(wanted) != 1 and known != "caption"):
+            if not wanted or not all(wanted) or (len(wanted) != 1 and known != "caption"):
                 raise ConfigError(f"columns: {known} is {value!r}", fix=f"write {OPTION}")
             given[known] = wanted
         return cls(tuple(given.items()))

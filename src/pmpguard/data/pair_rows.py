@@ -70,7 +70,9 @@ class PairRows:
         label = checked_word("label", label, where)
         columns["label"].append(None if str(label).lower() in _UNKNOWN_LABELS else label)
         for name, value in (extra or {}).items():
-            values = self.extra.setdefault(name, [])
+            if name not in self.extra:
+                self.extra[_checked_text("a field's name", name, where)] = []
+            values = self.extra[name]
             values.extend([None] * (count - len(values)))
             values.append(checked_extra(name, value, where))
 

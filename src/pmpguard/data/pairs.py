@@ -77,7 +77,7 @@ class PairTable:
         source: str = "table",
     ) -> PairTable:
         """Build and check a table. Missing `pair_id`, `image_id`, `split` and `label` are filled in."""
-        table = columns if isinstance(columns, pa.Table) else pa.table(dict(columns))
+        table = columns if isinstance(columns, pa.Table) else _as_table(columns, source)
         for column in ("image", "caption"):
             if column not in table.column_names:
                 raise DataError(f"{source}: no column {column!r}", fix=f"found {table.column_names}")
@@ -273,6 +273,15 @@ def image_label_codes(table: PairTable) -> np.ndarray:
     """(images,) int64: the same of every distinct image."""
     codes_of_images: np.ndarray = label_codes(table)[table.first_rows]
     return codes_of_images
+
+
+def _as_table(columns: Mapping[str, Sequence[Any]], source: str) -> pa.Table:
+    try:
+        return pa.table(dict(columns))
+    except UnicodeEncodeError as error:  # a file's name in another encoding
+        raise DataError(f"{source}: {error.object!a} is not UTF-8", fix="rename the file as UTF-8") from error
+    except (pa.ArrowException, TypeError) as error:
+        raise DataError(f"{source}: columns that cannot be stored ({error})", fix="correct them") from error
 
 
 def _as_text(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:

@@ -33,7 +33,7 @@ def hits_to_stac(
 ) -> Path:
     """Write a STAC collection with one item per hit and return the path of its `collection.json`.
 
-    `images` says where links lead: the folder the hits' images are relative to, or a image's path for the
+    `images` says where links lead: the folder the hits' images are relative to, or an image's path for the
     id of every hit. An earlier collection in `out` is replaced; a folder with anything else in it is refused.
     STAC knows no unknown time: an item without one gets a span from the first aerial photograph to now, and
     `pmpguard:time_known` false.

@@ -88,7 +88,7 @@ def embed_source(
     """Embed all images and captions that `out` does not hold yet; `skip` names images to leave out.
 
     Finished partitions are kept as they are, so the same call continues a killed run, and embeds only what
-    is new when images have been added. A image whose content changed under its old name is not noticed.
+    is new when images have been added. An image whose content changed under its old name is not noticed.
     """
     if partition_size < 1:
         raise ConfigError(f"partition size is {partition_size}", fix="give at least 1")

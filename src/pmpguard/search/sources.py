@@ -1,7 +1,7 @@
 """What can be embedded: a folder of images, any dataset of pairs, tar shards, one image.
 
 Ids are stable: the path relative to the folder, the shard and member, or the dataset's own image ids. They
-do not depend on order, and a image that cannot be read changes no other's id.
+do not depend on order, and an image that cannot be read changes no other's id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IMAGE_SUFFIXES = frozenset(f".{ending}" for ending in (*IMAGE_ENDINGS, "gif"))
 
 @dataclass(frozen=True)
 class Source:
-    """Images to embed, one row each, and their captions, one row each; `image_id` is a image's id."""
+    """Images to embed, one row each, and their captions, one row each; `image_id` is an image's id."""
 
     images: PairTable
     captions: PairTable | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -220,3 +221,17 @@ def test_any_json_gives_a_table_or_our_error(
         assert len(read_pairs(path, format=name)) > 0
     except PmpguardError as error:
         assert "fuzz.json" in str(error)
+
+
+def test_names_of_files_that_are_not_utf8(tmp_path: Path) -> None:
+    """An annotation file may have one, an image or a shard may not, for tables are UTF-8."""
+    odd = os.fsdecode(b"\xff")
+    (tmp_path / f"pairs{odd}.jsonl").write_text(GOOD)
+    table = read_pairs(tmp_path / f"pairs{odd}.jsonl")
+    assert table.name == "pairs?" and table.captions == ["a pond"]
+    table.write_parquet(tmp_path / "out.parquet")
+    folder = examples.webdataset(tmp_path / "shards")
+    shard = next(folder.glob("*test*"))
+    shard = shard.rename(folder / f"{odd}.tar")
+    with pytest.raises(DataError, match=r"image holds '\\udcff'"):
+        read_pairs(shard)

@@ -85,7 +85,7 @@ def _check_counts(folder: Path, counts: dict[str, int]) -> None:
 def match_pairs(table: PairTable, embedded: PairTable) -> npt.NDArray[np.int64]:
     """(N,) the row of `embedded` that is each pair of `table`; -1 where none is, or more than one may be.
 
-    Captions must be equal. A image may lie elsewhere: where its name is not known, the one that agrees in
+    Captions must be equal. An image may lie elsewhere: where its name is not known, the one that agrees in
     the longest ending (`a/1.png` of `/data/a/1.png`) is taken, if it is alone in that and no other image of
     the table agrees with it as well or better.
     """

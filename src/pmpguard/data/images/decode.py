@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 
 
 class ImageError(DataError):
-    """A image that is missing, too large or cannot be decoded; `kind` says which."""
+    """An image that is missing, too large or cannot be decoded; `kind` says which."""
 
     def __init__(self, kind: ImageTrouble, name: str, reason: str) -> None:
         self.kind: ImageTrouble = kind
@@ -76,7 +76,7 @@ def load_image(
     8-bit values stay as they are. Deeper ones (16-bit, float) are stretched band by band so that the 2nd and
     98th percentiles become black and white. Of several bands the first three are used, of two the first. A
     TIFF's fourth band is ignored, for it is as often infrared as opacity; in other formats transparent pixels
-    turn black. A image of more than four bands counts against `max_pixels` in proportion.
+    turn black. An image of more than four bands counts against `max_pixels` in proportion.
     """
     if isinstance(source, Path):
         label = name or str(source)

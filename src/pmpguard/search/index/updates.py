@@ -47,7 +47,7 @@ class Update:
 def differences(version: IndexVersion, source: Source) -> Differences:
     """Compare an index with the images of a source.
 
-    A image has changed when its file has another size, time or place than when it was embedded. Only
+    An image has changed when its file has another size, time or place than when it was embedded. Only
     images of the source's own folder can be gone: the index may hold others too.
     """
     root = source.images.root.resolve()
