@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from pmpguard.errors import PmpguardError
+from pmpguard.errors import DataError, PmpguardError
 from pmpguard.files import (
     MANIFEST,
     atomic_directory,
+    atomic_output,
+    discard,
+    file_name_of,
+    new_directory,
+    plain_value,
     read_json,
     recover_directory,
     remove_leftovers,
@@ -240,3 +247,48 @@ def test_a_second_writer_is_refused_and_a_dead_one_taken_over(tmp_path):
             pass
     with writer_lock(tmp_path / "index"):
         pass
+
+
+def test_an_output_is_whole_or_absent(tmp_path):
+    path = tmp_path / "new" / "pairs.csv"
+    with atomic_output(path) as stream:
+        stream.write(b"whole")
+    with pytest.raises(ValueError, match="stopped"), atomic_output(path) as stream:
+        stream.write(b"half")
+        raise ValueError("stopped")
+    assert path.read_bytes() == b"whole" and names(path.parent) == ["pairs.csv"]
+
+
+def test_a_new_directory_never_replaces_one_in_use(tmp_path):
+    with new_directory(tmp_path / "a") as folder:
+        (folder / "1.png").write_bytes(b"1")
+    assert names(tmp_path / "a") == ["1.png"]
+    with pytest.raises(DataError, match="exists already"), new_directory(tmp_path / "a"):
+        pass
+    with pytest.raises(ValueError, match="stopped"), new_directory(tmp_path / "b") as folder:
+        (folder / "1.png").write_bytes(b"1")
+        raise ValueError("stopped")
+    assert names(tmp_path) == ["a"]
+
+
+def test_a_discarded_directory_is_gone_at_once(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    discard(tmp_path / "a")
+    assert names(tmp_path) == []
+
+
+def test_plain_values_are_json():
+    values = {"a": np.float32(0.5), "b": [np.nan, np.arange(2)], "c": {1: float("inf")}, "d": Path("x")}
+    assert json.loads(json.dumps(plain_value(values), allow_nan=False)) == {
+        "a": 0.5,
+        "b": [None, [0, 1]],
+        "c": {"1": None},
+        "d": "x",
+    }
+
+
+def test_file_names_of_different_texts_differ():
+    texts = ["a", "a/b", "a-b", "../a", "", "ä", "x" * 500, "x" * 501, "\udcff"]
+    made = [file_name_of(text) for text in texts]
+    assert len(set(made)) == len(texts) and made[0] == "a" and made[2] == "a-b"
+    assert all(re.fullmatch(r"[A-Za-z0-9._-]{1,120}", name) and name.strip(".") == name for name in made)

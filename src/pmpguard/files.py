@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writes, hashes, verified directories, locks.
+"""Files that are either whole or absent: atomic writes, hashes, verified directories, locks, names.
 
 An artefact (model, checkpoint, index) is a directory written under a temporary name next to its final
 place, synced, and renamed; its manifest of hashes is written last. Whoever is killed half-way leaves the
@@ -8,19 +8,23 @@ previous version untouched and a `.tmp-*` leftover, which the next writer remove
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from pmpguard.errors import PmpguardError
+from pmpguard.errors import DataError, PmpguardError
 
 MANIFEST = "manifest.json"
+MAX_NAME_CHARACTERS = 100
+MAX_SYNCED_ONE_BY_ONE = 200  # files of a directory; more are flushed by one sync of the machine
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{32}-.+", re.DOTALL)
 
 
@@ -40,12 +44,22 @@ def sync(path: Path) -> None:
 
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Replace `path` with `content` in one step; a crash leaves the old file or the new one."""
+    with atomic_output(path) as stream:
+        stream.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def atomic_output(path: Path) -> Iterator[BinaryIO]:
+    """A stream that becomes `path` when the block ends without an error; otherwise nothing is left.
+
+    The folder is made if it is not there.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_name(path)
-    data = content.encode("utf-8") if isinstance(content, str) else content
     try:
         with temporary.open("wb") as stream:
             _try_lock(stream.fileno())
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
@@ -56,6 +70,42 @@ def write_atomic(path: Path, content: str | bytes) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")
+
+
+def plain_value(value: Any) -> Any:
+    """A value as JSON can hold it: times as ISO 8601, arrays as lists, numbers that are not finite as null.
+
+    >>> plain_value({"a": 0.5, "b": math.nan, "c": datetime.date(2024, 5, 1), "d": (1, None)})
+    {'a': 0.5, 'b': None, 'c': '2024-05-01', 'd': [1, None]}
+    """
+    if callable(getattr(value, "tolist", None)):  # an array, a tensor, a number of one
+        return plain_value(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    if isinstance(value, datetime.date):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set) and not isinstance(value, bytes):
+        return [plain_value(item) for item in value]
+    return str(value)
+
+
+def file_name_of(text: str) -> str:
+    """A name that is safe as one part of a path and in a web address; different texts get different names.
+
+    Letters, digits and `._-` stay. A text that holds anything else, or is long, also gets its hash.
+
+    >>> file_name_of("paris_2024.v2"), file_name_of("../paris")
+    ('paris_2024.v2', 'paris-be5a6fc78f')
+    """
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-")[:MAX_NAME_CHARACTERS]
+    if readable == text and text:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
+    return f"{readable}-{digest}" if readable else digest
 
 
 def read_json(path: Path) -> Any:
@@ -100,6 +150,53 @@ def remove_leftovers(parent: Path) -> None:
             os.close(descriptor)
 
 
+def discard(path: Path) -> None:
+    """Delete a directory so that it is gone at once; if interrupted, the rest is a leftover."""
+    leftover = _temporary_name(path)
+    path.rename(leftover)
+    shutil.rmtree(leftover)
+
+
+@contextlib.contextmanager
+def new_directory(target: Path) -> Iterator[Path]:
+    """Yield an empty temporary directory that becomes `target`, which must not be in use, without a manifest.
+
+    For datasets and other folders that a user names: nothing of the user's is ever replaced.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise DataError(f"{target}: exists already", fix="choose a new folder or empty this one")
+    with _temporary_directory(target) as temporary:
+        yield temporary
+        _sync_tree(temporary)
+        temporary.rename(target)
+        sync(target.parent)
+
+
+@contextlib.contextmanager
+def _temporary_directory(target: Path) -> Iterator[Path]:
+    """A locked directory beside `target`, gone at the end unless it was renamed; leftovers go first."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(target.parent)
+    temporary = _temporary_name(target)
+    temporary.mkdir()
+    descriptor = os.open(temporary, os.O_RDONLY)
+    try:
+        _try_lock(descriptor)
+        yield temporary
+    finally:
+        os.close(descriptor)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _sync_tree(folder: Path) -> None:
+    paths = sorted(folder.rglob("*"))
+    if len(paths) > MAX_SYNCED_ONE_BY_ONE:
+        os.sync()
+        return
+    for path in (*paths, folder):
+        sync(path)
+
+
 @contextlib.contextmanager
 def atomic_directory(target: Path) -> Iterator[Path]:
     """Yield an empty temporary directory that becomes `target` when the block ends without an error.
@@ -108,19 +205,11 @@ def atomic_directory(target: Path) -> Iterator[Path]:
     the old one deleted. A reader that finds `target` missing for that instant recovers with
     `recover_directory`. What killed writers left beside `target` is removed first.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(target.parent)
     recover_directory(target)
-    temporary = _temporary_name(target)
-    temporary.mkdir()
-    descriptor = os.open(temporary, os.O_RDONLY)
-    try:
-        _try_lock(descriptor)
+    with _temporary_directory(target) as temporary:
         yield temporary
         write_manifest(temporary)
-        for path in sorted(temporary.rglob("*")):
-            sync(path)
-        sync(temporary)
+        _sync_tree(temporary)
         replaced = target.parent / f".old-{target.name}"
         if target.exists():
             shutil.rmtree(replaced, ignore_errors=True)
@@ -128,9 +217,6 @@ def atomic_directory(target: Path) -> Iterator[Path]:
         temporary.rename(target)
         sync(target.parent)
         shutil.rmtree(replaced, ignore_errors=True)
-    finally:
-        os.close(descriptor)
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def recover_directory(target: Path) -> None:

@@ -30,7 +30,7 @@ def source(tmp_path: Path) -> Path:
 
 def test_report_counts_and_notes(source: Path, tmp_path: Path) -> None:
     report = convert(source, tmp_path / "out" / "fake.csv")
-    assert (report.format, report.to, report.pairs, report.images) == ("jsonl", "openclip", 6, 3)
+    assert (report.format, report.to, report.pairs, report.images) == ("jsonl", "csv", 6, 3)
     assert report.splits == {"train": 4, "test": 2}
     assert read_pairs(report.target, images=tmp_path / "images").column("gsd") == ["0.5"] * 6
     assert any(f"--images {tmp_path / 'images'}" in note for note in report.notes)
@@ -64,3 +64,11 @@ def test_wrong_targets_and_splits(source: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'rs5m' cannot be written"):
         convert(source, tmp_path / "out", to="rs5m")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fake.jsonl", "images"]
+
+
+def test_columns_are_named_on_the_command_line(tmp_path: Path, source: Path) -> None:
+    path = tmp_path / "bild.csv"
+    path.write_text("Bild;Text\nimages/0.png;a pond\n")
+    report = convert(path, tmp_path / "out.jsonl", columns="image=Bild,caption=Text")
+    assert (report.format, report.pairs) == ("csv", 1)
+    assert read_pairs(report.target, images=tmp_path).captions == ["a pond"]

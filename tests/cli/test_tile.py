@@ -58,7 +58,7 @@ def test_a_damaged_scene_sets_the_exit_code_and_is_in_the_report(tmp_path, capsy
     assert run(str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--json") == 1
     report = json.loads(capsys.readouterr().out)
     assert report["tiles"] == 1 and report["cut"] == 1
-    assert [problem["scene"] for problem in report["problems"]] == [str(tmp_path / "in" / "b.tif")]
+    assert [problem["image"] for problem in report["problems"]] == [str(tmp_path / "in" / "b.tif")]
 
 
 @pytest.mark.parametrize("text", ["red", "1,2,", "0,1,2", "1;2;3"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import pickle
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 
 from pmpguard.data import shards
 from pmpguard.data.formats import read_pairs
+from pmpguard.data.formats.shards import image_bytes
 from pmpguard.errors import DataError
 
 names = st.lists(
@@ -196,26 +196,6 @@ def make_shards(folder: Path, counts: list[int]) -> tuple[list[Path], list[str]]
     return paths, keys
 
 
-@pytest.mark.parametrize("counts", [[7], [3, 5], [2, 0, 4, 1, 3, 6, 2]])
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_every_sample_is_seen_once(tmp_path: Path, counts: list[int], world: int, workers: int) -> None:
-    paths, keys = make_shards(tmp_path, counts)
-    seen = [
-        sample
-        for rank, worker in itertools.product(range(world), range(max(workers, 1)))
-        for sample in shards.iter_samples(paths, rank, world, worker, workers)
-    ]
-    assert sorted(sample.key for sample in seen) == sorted(keys)
-    assert all(sample.image.decode() == sample.key and sample.captions == ("a pond",) for sample in seen)
-
-
-def test_wrong_rank_is_refused(tmp_path: Path) -> None:
-    paths, _ = make_shards(tmp_path, [1])
-    with pytest.raises(DataError, match="rank 2 of 2"):
-        list(shards.iter_samples(paths, 2, 2))
-
-
 def test_sample_errors_name_the_sample(tmp_path: Path) -> None:
     cases = {
         "no caption": [("a.png", b"x")],
@@ -256,7 +236,7 @@ def test_pickles_in_shards_are_never_loaded(tmp_path: Path) -> None:
             format_examples.add_member(tar, f"a.{ending}", planted)
     table = read_pairs(tmp_path / "a.tar")
     assert table.captions == ["a pond"]
-    assert [sample.image for sample in shards.iter_samples([tmp_path / "a.tar"])] == [planted]
+    assert shards.read_member(tmp_path / "a.tar", "a.png") == planted
     assert not (tmp_path / "canary").exists()
 
 
@@ -278,6 +258,56 @@ def test_metadata_reaches_the_sample(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         format_examples.add_member(tar, "x/a.jpeg", b"1")
         format_examples.add_member(tar, "x/a.json", json.dumps({"caption": "a pond", "gsd": 0.5}).encode())
-    (sample,) = shards.iter_samples([tmp_path / "a.tar"])
-    assert (sample.key, sample.reference, sample.captions) == ("x/a", "a.tar#x/a.jpeg", ("a pond",))
-    assert sample.metadata == {"gsd": 0.5}
+    (row,) = read_pairs(tmp_path / "a.tar")
+    assert (row.image, row.caption, row.extra) == ("a.tar#x/a.jpeg", "a pond", {"gsd": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("members", "captions"),
+    [
+        ({"json": b'{"text": "one", "key": "1"}'}, ["one"]),
+        ({"json": b'{"caption": ["one", "two"]}', "txt": b"one"}, ["one", "two"]),
+        ({"caption.txt": b"one"}, ["one"]),
+        ({"caption.txt": b"one", "json": b'{"text": "kept"}'}, ["one"]),
+        ({"txt": b"one", "json": b'{"caption": "other"}'}, ["one"]),
+    ],
+)
+@pytest.mark.parametrize("ending", ["tar", "tar.gz", "tgz"])
+def test_captions_as_others_write_them(
+    tmp_path: Path, members: dict[str, bytes], captions: list[str], ending: str
+) -> None:
+    path = tmp_path / f"train-0.{ending}"
+    with tarfile.open(path, "w" if ending == "tar" else "w:gz") as tar:
+        format_examples.add_member(tar, "0001.jpg", b"BM image")
+        for name, data in members.items():
+            format_examples.add_member(tar, f"0001.{name}", data)
+    table = read_pairs(tmp_path)
+    assert table.captions == captions and table.column("image")[0] == f"train-0.{ending}#0001.jpg"
+    assert image_bytes(table, table.column("image")[0]) == b"BM image"
+
+
+def test_a_field_of_several_kinds_is_left_out_with_a_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for key, field in (("1", "7"), ("2", '"x"')):
+            format_examples.add_member(tar, f"{key}.jpg", b"x")
+            format_examples.add_member(tar, f"{key}.json", f'{{"text": "a", "gsd": {field}}}'.encode())
+    with caplog.at_level("WARNING"):
+        table = read_pairs(tmp_path / "a.tar")
+    assert len(table) == 2 and "gsd" not in table.arrow.column_names
+    assert "field 'gsd' is left out, it mixes kinds of values" in caplog.text
+
+
+def test_a_shard_without_captions_lists_its_members(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        format_examples.add_member(tar, "1.jpg", b"x")
+        format_examples.add_member(tar, "1.cls", b"3")
+    with pytest.raises(DataError, match=r"a\.tar holds members \.cls, \.jpg"):
+        read_pairs(tmp_path / "a.tar")
+
+
+def test_a_damaged_compressed_shard_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(b"\x1f\x8b nothing")
+    with pytest.raises(DataError, match=r"a\.tar\.gz: cannot be unpacked"):
+        read_pairs(tmp_path / "a.tar.gz")

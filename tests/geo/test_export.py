@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pmpguard.errors import DataError
+from pmpguard.files import plain_value
 from pmpguard.geo.geojson import hits_to_geojson
-from pmpguard.search.plain_values import plain_value
 from pmpguard.search.query import SearchHit
 
 

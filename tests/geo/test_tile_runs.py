@@ -25,7 +25,7 @@ def test_damaged_scenes_are_named_and_the_rest_is_cut(tmp_path):
     data = write_scene(folder / "truncated.tif", random_pixels((3, 64, 64))).read_bytes()
     (folder / "truncated.tif").write_bytes(data[: len(data) // 2])
     (folder / "empty.tif").write_bytes(b"")
-    (folder / "text.tif").write_text("not a image")
+    (folder / "text.tif").write_text("not an image")
     (folder / "virtual.tif").write_text(
         f'<VRTDataset rasterXSize="64" rasterYSize="64"><VRTRasterBand dataType="Byte" band="1">'
         f"<SimpleSource><SourceFilename>{whole}</SourceFilename></SimpleSource></VRTRasterBand></VRTDataset>"
@@ -33,12 +33,12 @@ def test_damaged_scenes_are_named_and_the_rest_is_cut(tmp_path):
     write_scene(folder / "radar.tif", np.ones((1, 8, 8), np.complex64))
     report, rows = cut(folder, tmp_path / "out", size=32, overlap=0)
     assert report.exit_code == 1 and {row["scene"] for row in rows} == {"whole"} and len(rows) == 4
-    reasons = {problem.scene.rpartition("/")[2]: problem.reason for problem in report.problems}
+    reasons = {problem.image.rpartition("/")[2]: problem.reason for problem in report.problems}
     assert set(reasons) == {"truncated.tif", "empty.tif", "text.tif", "virtual.tif", "radar.tif"}
     assert all(name in reason for name, reason in reasons.items())
     assert "complex" in reasons["radar.tif"] and "damaged" in reasons["truncated.tif"]
     text = report.as_text()
-    assert "truncated.tif" in text and report.as_dict()["problems"][0]["scene"].endswith("empty.tif")
+    assert "truncated.tif" in text and report.as_dict()["problems"][0]["image"].endswith("empty.tif")
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith((".tmp", "truncated"))]
 
 

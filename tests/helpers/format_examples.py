@@ -9,6 +9,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
 SPLITS = {"train": 3, "val": 1, "test": 2}
@@ -192,6 +194,89 @@ def rs5m(folder: Path) -> Path:
                     add_member(tar, f"{number:06d}.img_content", image(number))
                     add_member(tar, f"{number:06d}.img_name", scene["name"].encode())
                     add_member(tar, f"{number:06d}.caption", scene["captions"][0].encode())
+    return folder
+
+
+def coco(folder: Path) -> Path:
+    """As COCO 2017: annotations apart from a folder of images per split."""
+    for split in SPLITS:
+        chosen = [(shade, scene) for shade, scene in enumerate(scenes()) if scene["split"] == split]
+        for shade, scene in chosen:
+            path = folder / f"{split}2017" / scene["name"]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(image(shade))
+        images = [
+            {"license": 4, "file_name": scene["name"], "height": 4, "width": 4, "id": 100 + shade}
+            for shade, scene in chosen
+        ]
+        annotations = [
+            {"image_id": 100 + shade, "id": 1000 * shade + number, "caption": caption}
+            for shade, scene in chosen
+            for number, caption in enumerate(scene["captions"])
+        ]
+        content = {"info": {"year": 2017}, "images": images, "licenses": [], "annotations": annotations}
+        _json(folder / "annotations" / f"captions_{split}2017.json", content)
+    return folder
+
+
+def flickr_tokens(folder: Path) -> Path:
+    write_images(folder / "flickr30k-images")
+    pairs = [(scene["name"], text) for scene in scenes() for text in enumerate(scene["captions"])]
+    return _lines(folder / "results_20130124.token", [f"{name}#{n}\t{text}" for name, (n, text) in pairs])
+
+
+def llava(folder: Path) -> Path:
+    """As `blip_laion_cc_sbu_558k.json`, with a later turn, and an entry of text alone."""
+    write_images(folder / "images")
+    entries: list[dict[str, Any]] = [
+        {
+            "id": f"{number:09d}",
+            "image": scene["name"],
+            "conversations": [
+                {"from": "human", "value": "<image>\nDescribe the image."},
+                {"from": "gpt", "value": scene["captions"][0]},
+                {"from": "human", "value": "Is it day?"},
+                {"from": "gpt", "value": "Yes."},
+            ],
+        }
+        for number, scene in enumerate(scenes())
+    ]
+    entries.append({"id": "text", "conversations": [{"from": "human", "value": "Hello"}]})
+    return _json(folder / "chat.json", entries)
+
+
+def hugging_face_parquet(folder: Path) -> Path:
+    """A dataset of the Hub: README.md, `data/<split>-...parquet` with images inside and lists of captions."""
+    (folder / "data").mkdir(parents=True)
+    (folder / "README.md").write_text("---\ndataset_info: {}\n---\n")
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    for split in SPLITS:
+        chosen = [(shade, scene) for shade, scene in enumerate(scenes()) if scene["split"] == split]
+        images = [{"bytes": image(shade), "path": scene["name"]} for shade, scene in chosen]
+        table = pa.table(
+            {
+                "image": pa.array(images, kind),
+                "captions": [scene["captions"] for _, scene in chosen],
+                "label": [scene["label"] for _, scene in chosen],
+            }
+        )
+        path = folder / "data" / f"{split}-00000-of-00001.parquet"
+        pq.write_table(table, path, row_group_size=2)
+    return folder
+
+
+def metadata_lines(folder: Path) -> Path:
+    """`imagefolder` with metadata.jsonl and a list of captions, in a folder per split."""
+    for split in SPLITS:
+        chosen = [(shade, scene) for shade, scene in enumerate(scenes()) if scene["split"] == split]
+        for shade, scene in chosen:
+            (folder / split).mkdir(parents=True, exist_ok=True)
+            (folder / split / scene["name"]).write_bytes(image(shade))
+        records = [
+            {"file_name": scene["name"], "captions": scene["captions"], "label": scene["label"]}
+            for _, scene in chosen
+        ]
+        _lines(folder / split / "metadata.jsonl", [json.dumps(record) for record in records])
     return folder
 
 

@@ -11,7 +11,7 @@ from pmpguard.noise.inject import Corruption
 def make_table(
     images: int = 40, captions: int = 5, classes: int = 6, sentences: int = 60, seed: int = 0
 ) -> PairTable:
-    """Images with sentences that repeat inside a image and between images; some without a class."""
+    """Images with sentences that repeat inside an image and between images; some without a class."""
     chance = random.Random(seed)
     rows: dict[str, list[str | None]] = {name: [] for name in ("image", "caption", "split", "label")}
     for image in range(images):

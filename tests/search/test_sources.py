@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from pathlib import Path
 
@@ -80,4 +81,16 @@ def test_nothing_to_embed_is_an_error_that_says_so(tmp_path):
         open_source(tmp_path / "absent")
     (tmp_path / "metadata.parquet").write_bytes(b"PAR1 broken")
     with pytest.raises(DataError, match="not a parquet file"):
+        open_source(tmp_path)
+
+
+def test_columns_may_be_named(tmp_path):
+    (tmp_path / "list.csv").write_text("Bild,Text\na.png,a pond\n")
+    source = open_source(tmp_path / "list.csv", columns="image=Bild,caption=Text")
+    assert source.ids == ["a.png"] and source.captions is not None and source.captions.captions == ["a pond"]
+
+
+def test_a_file_name_that_is_not_utf8_is_named(tmp_path):
+    (tmp_path / os.fsdecode(b"a\xff.png")).write_bytes(b"x")
+    with pytest.raises(DataError, match=r"'a\\udcff\.png' is not UTF-8\nFix: rename the file"):
         open_source(tmp_path)

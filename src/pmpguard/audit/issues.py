@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 
 from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal, WordVerdict
 from pmpguard.config import from_dict, to_dict
-from pmpguard.data.text_files import atomic_output
 from pmpguard.errors import DataError
-from pmpguard.files import read_json, write_json
+from pmpguard.files import atomic_output, read_json, write_json
 
 ISSUES, SUMMARY, PAIRS = "issues.parquet", "summary.json", "pairs.parquet"
 WORD = pa.struct(

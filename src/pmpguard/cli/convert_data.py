@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pmpguard.config import to_dict
+from pmpguard.data.column_names import STANDARD, ColumnNames
 from pmpguard.data.formats import FORMATS, find_files, read_pairs, table_notes, write_pairs
-from pmpguard.data.pair_rows import STANDARD
 from pmpguard.errors import ConfigError, DataError
 
 
@@ -45,6 +45,7 @@ def convert(
     to: str | None = None,
     images: Path | None = None,
     split: str | None = None,
+    columns: str | None = None,
 ) -> ConvertReport:
     """Read pairs in any known format and write them in another.
 
@@ -55,17 +56,18 @@ def convert(
         to: the target's format, when its ending does not tell
         images: the folder that holds the images, when it is not beside the source
         split: convert only this split
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B
     """
     written = to or format_of_target(target)
     if target.exists() and (target.is_file() or any(target.iterdir())):
         raise DataError(f"{target}: exists already", fix="choose a new name or remove it first")
-    table = read_pairs(source, format=format, images=images)
+    table = read_pairs(source, columns, format=format, images=images)
     table = table.split(split) if split else table
     write_pairs(table, target, written)
     return ConvertReport(
         source,
         target,
-        format or find_files(source)[0],
+        format or find_files(source, names=ColumnNames.of(columns))[0],
         written,
         len(table),
         len(table.first_rows),
@@ -78,7 +80,7 @@ def format_of_target(target: Path) -> str:
     """The format a target's ending asks for.
 
     >>> format_of_target(Path("pairs.parquet")), format_of_target(Path("pairs.tsv"))
-    ('parquet', 'openclip')
+    ('parquet', 'csv')
     """
     for name, kind in FORMATS.items():
         if target.suffix.lower() in kind.endings:

@@ -38,6 +38,7 @@ def check(
     images: Path | None = None,
     against_images: Path | None = None,
     format: str | None = None,
+    columns: str | None = None,
     turned: bool = False,
     max_pixels: int = MAX_PIXELS,
     workers: int = 2,
@@ -54,26 +55,28 @@ def check(
         images: the folder of the images, where the dataset does not say.
         against_images: the same for the second dataset.
         format: the dataset's format, where it cannot be told from the path.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
         turned: also find turned and mirrored copies.
         max_pixels: images with more count as oversized.
         workers: threads that decode images; 0 for none.
         progress: draw a progress bar on stderr.
     """
-    table = read_pairs(dataset, format=format, images=images)
+    table = read_pairs(dataset, columns, format=format, images=images)
     other = None if against is None else read_pairs(against, images=against_images)
     return check_dataset(
         table, other, turned=turned, max_pixels=max_pixels, workers=workers, progress=progress
     )
 
 
-def stats(dataset: Path, format: str | None = None) -> DatasetStatistics:
+def stats(dataset: Path, format: str | None = None, columns: str | None = None) -> DatasetStatistics:
     """Count pairs, images, captions, words and classes of every split; images are not opened.
 
     Args:
         dataset: a dataset in any known format.
         format: the dataset's format, where it cannot be told from the path.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
     """
-    return dataset_statistics(read_pairs(dataset, format=format))
+    return dataset_statistics(read_pairs(dataset, columns, format=format))
 
 
 def sheet(

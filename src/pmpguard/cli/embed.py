@@ -17,6 +17,7 @@ def embed(
     partition_size: int = 1000,
     images: Path | None = None,
     format: str | None = None,
+    columns: str | None = None,
     prefix: str = "",
     device: str = "auto",
     workers: int = 2,
@@ -35,6 +36,7 @@ def embed(
         partition_size: images in one file of vectors.
         images: folder of the images, where a dataset does not say.
         format: the dataset's format, where it cannot be told from the path.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
         prefix: put before every id, to tell two folders with the same file names apart.
         device: "auto", "cpu" or "cuda".
         workers: threads that decode images; 0 for none.
@@ -43,7 +45,7 @@ def embed(
     if model is None or out is None:
         raise ConfigError("where is the model, and where do vectors go?", fix="give --model DIR --out FOLDER")
     return embed_source(
-        open_source(source, format=format, images=images, prefix=prefix),
+        open_source(source, format=format, images=images, prefix=prefix, columns=columns),
         model,
         out,
         partition_size=partition_size,

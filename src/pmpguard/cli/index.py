@@ -6,13 +6,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pmpguard.data.images.decode import ImageProblem
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError
 from pmpguard.files import MANIFEST
 from pmpguard.search.calibration import load_calibration
 from pmpguard.search.embed import SOME_PROBLEMS, problem_lines
 from pmpguard.search.index.changes import Change, add_to_index, build_index, remove_from_index, verify_index
-from pmpguard.search.index.embedding_files import SETTINGS, UnreadableImage
+from pmpguard.search.index.embedding_files import SETTINGS
 from pmpguard.search.index.updates import add_source
 from pmpguard.search.index.version import IndexVersion
 from pmpguard.search.sources import open_source
@@ -25,7 +26,7 @@ class IndexChange:
 
     index: Path
     change: Change
-    problems: tuple[UnreadableImage, ...] = ()
+    problems: tuple[ImageProblem, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -118,6 +119,7 @@ def add(
     update: bool = False,
     images: Path | None = None,
     format: str | None = None,
+    columns: str | None = None,
     prefix: str = "",
     device: str = "auto",
     progress: bool = True,
@@ -133,6 +135,7 @@ def add(
         update: replace images that are in the index already, instead of leaving them as they are.
         images: folder of the images, where a dataset does not say.
         format: the dataset's format, where it cannot be told from the path.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
         prefix: put before every id, to tell two folders with the same file names apart.
         device: where to embed: "auto", "cpu" or "cuda".
         progress: draw a progress bar on stderr.
@@ -142,7 +145,7 @@ def add(
             fix = "give the prefix to pmpguard embed"
             raise ConfigError(f"{source}: what is embedded has its ids already", fix=fix)
         return IndexChange(index, add_to_index(index, source, update=update))
-    listed = open_source(source, format=format, images=images, prefix=prefix)
+    listed = open_source(source, format=format, images=images, prefix=prefix, columns=columns)
     added = add_source(index, listed, update=update, device=str(pick_device(device)), progress=progress)
     return IndexChange(index, added.change, added.problems)
 

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from pmpguard.cli.index import IndexChange
 from pmpguard.cli.serve import serve_folder, token_or_environment
+from pmpguard.data.images.decode import ImageProblem
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.files import read_json, write_json
+from pmpguard.files import file_name_of, read_json, write_json
 from pmpguard.geo.scenes import SUFFIXES, has_coordinates
 from pmpguard.geo.tiles import TileSettings, tile_scenes
 from pmpguard.search.embed import embed_source
-from pmpguard.search.file_names import file_name_of
 from pmpguard.search.index.changes import Change, build_index
-from pmpguard.search.index.embedding_files import SETTINGS, EmbeddingSettings, UnreadableImage
+from pmpguard.search.index.embedding_files import SETTINGS, EmbeddingSettings
 from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.index.updates import follow_source
 from pmpguard.search.index.version import CURRENT, IndexVersion
@@ -175,7 +175,7 @@ def _hint_at_tiles(source: Source) -> None:
             return
 
 
-def _named_problems(problems: Sequence[UnreadableImage]) -> frozenset[str]:
+def _named_problems(problems: Sequence[ImageProblem]) -> frozenset[str]:
     """Name images that could not be read; their ids."""
     for problem in problems:
         print(f"left out {problem.image}: {problem.reason}", file=sys.stderr)
@@ -185,5 +185,5 @@ def _named_problems(problems: Sequence[UnreadableImage]) -> frozenset[str]:
 def _tiles(folder: Path, out: Path, size: int, progress: bool) -> Path:
     report = tile_scenes(folder, out, TileSettings(size), progress, forget_others=True)
     for problem in report.problems:
-        print(f"{problem.scene}: {problem.reason}", file=sys.stderr)
+        print(f"{problem.image}: {problem.reason}", file=sys.stderr)
     return out

@@ -21,7 +21,7 @@ def contact_sheet(
     if len(images) != len(captions) or not images:
         raise ConfigError(f"{len(images)} images and {len(captions)} captions for a contact sheet")
     if columns < 1 or cell < 16:
-        raise ConfigError(f"contact sheet of {columns} columns and {cell} pixels a image")
+        raise ConfigError(f"contact sheet of {columns} columns and {cell} pixels an image")
     columns = min(columns, len(images))
     gap, size = max(8, cell // 16), max(11, cell // 16)
     font = ImageFont.load_default(size)

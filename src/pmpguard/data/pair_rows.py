@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import logging
 import math
 import re
 from collections import Counter
@@ -12,14 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from pmpguard.data.column_names import CAPTION_NAMES, STANDARD, ColumnNames
 from pmpguard.data.images.roots import locate_images
 from pmpguard.data.pairs import COORDINATES, PairTable
 from pmpguard.errors import DataError
 
+log = logging.getLogger("pmpguard")
 MAX_CAPTION_CHARACTERS = 10_000
-STANDARD = ("pair_id", "image", "caption", "split", "image_id", "label")
-IMAGE_NAMES = ("image", "filepath", "file_name", "filename", "image_path", "path", "img_name", "name")
-CAPTION_NAMES = ("caption", "title", "text", "sentence", "raw")
 TIME = pa.timestamp("us", tz="UTC")
 _SPLIT_WORDS = {
     "train": "train",
@@ -62,22 +63,26 @@ class PairRows:
         columns["caption"].append(checked_caption(caption, where))
         if not isinstance(split, str) or not split:
             raise DataError(f"{where}: split is {split!r}", fix="use a name such as train, val or test")
+        _checked_text("split", split, where)
         columns["split"].append(split)
-        columns["pair_id"].append(None if pair_id is None else str(pair_id))
-        columns["image_id"].append(None if image_id is None else str(image_id))
-        columns["label"].append(None if str(label).lower() in _UNKNOWN_LABELS else str(label))
+        columns["pair_id"].append(checked_word("pair_id", pair_id, where))
+        columns["image_id"].append(checked_word("image_id", image_id, where))
+        label = checked_word("label", label, where)
+        columns["label"].append(None if str(label).lower() in _UNKNOWN_LABELS else label)
         for name, value in (extra or {}).items():
-            values = self.extra.setdefault(name, [])
+            if name not in self.extra:
+                self.extra[_checked_text("a field's name", name, where)] = []
+            values = self.extra[name]
             values.extend([None] * (count - len(values)))
             values.append(checked_extra(name, value, where))
 
-    def build(self, folder: Path, images: Path | None, name: str) -> PairTable:
-        """The table, with images looked for from `folder` on; ids that were not given are filled in.
+    def build(self, folder: Path, images: Path | None, name: str, likely: Path | None = None) -> PairTable:
+        """The table, with images looked for in `likely` and from `folder` on; missing ids are filled in.
 
         A pair without an id gets `<image>#<n>`, the n-th caption of its image, so that one dataset has the
         same ids in every format.
         """
-        root, named = locate_images(self.columns["image"], folder, images)
+        root, named = locate_images(self.columns["image"], folder, images, likely)
         return self.build_below(root, named, name)
 
     def build_below(self, root: Path, images: list[str], name: str) -> PairTable:
@@ -96,31 +101,49 @@ class PairRows:
             values.extend([None] * (len(self) - len(values)))
             try:
                 columns[column] = pa.array(values, TIME if column == "time" else None)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-                raise DataError(
-                    f"{self.source}: field {column!r} mixes kinds of values ({error})",
-                    fix="give the field one type in every row",
-                ) from error
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                said = str(error).partition("\n")[0][:200]
+                log.warning(f"{self.source}: field {column!r} is left out, it mixes kinds of values ({said})")
         return PairTable.from_columns(pa.table(columns), root, name, str(self.source))
 
 
 def checked_image(image: Any, where: str) -> str:
     if not isinstance(image, str) or not image.strip():
-        raise DataError(f"{where}: image is {image!r}", fix="give the image's file name")
+        raise DataError(f"{where}: image is {image!r:.200}", fix="give the image's file name")
     if "\0" in image:
         raise DataError(f"{where}: image name holds a NUL character", fix="correct the name")
-    return image
+    return _checked_text("image", image, where)
 
 
 def checked_caption(caption: Any, where: str) -> str:
     if not isinstance(caption, str):
-        raise DataError(f"{where}: caption is {caption!r}, not text", fix="give one sentence as text")
+        raise DataError(f"{where}: caption is {caption!r:.200}, not text", fix="give one sentence as text")
     if len(caption) > MAX_CAPTION_CHARACTERS:
         raise DataError(
             f"{where}: caption has {len(caption):,} characters, over {MAX_CAPTION_CHARACTERS:,}",
             fix="shorten it or remove the row",
         )
-    return caption
+    return _checked_text("caption", caption, where)
+
+
+def checked_word(name: str, value: Any, where: str) -> str | None:
+    """An id or a class: a text, or a number as text."""
+    if value is None or isinstance(value, str):
+        return value if value is None else _checked_text(name, value, where)
+    if isinstance(value, int | float):
+        return str(value)
+    raise DataError(f"{where}: {name} is {value!r:.200}", fix="give one text or number")
+
+
+def _checked_text(name: str, value: str, where: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: {name} holds {value[error.start]!a}, half a character that no text file can hold",
+            fix="correct it, or write the file again as UTF-8",
+        ) from error
+    return value
 
 
 def checked_extra(name: str, value: Any, where: str) -> Any:
@@ -130,9 +153,9 @@ def checked_extra(name: str, value: Any, where: str) -> Any:
     if name in COORDINATES:
         try:
             degrees = float(value)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise DataError(
-                f"{where}: {name} is {value!r}, not a number", fix="correct it or leave it empty"
+                f"{where}: {name} is {value!r:.200}, not a number", fix="correct it or leave it empty"
             ) from error
         if not math.isfinite(degrees) or abs(degrees) > COORDINATES[name]:
             raise DataError(
@@ -144,30 +167,74 @@ def checked_extra(name: str, value: Any, where: str) -> Any:
         try:
             moment = datetime.datetime.fromisoformat(value)
         except (TypeError, ValueError) as error:
-            raise DataError(f"{where}: time is {value!r}", fix="write it as 2024-05-01T12:00:00Z") from error
-        return moment.astimezone(datetime.UTC) if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+            raise DataError(
+                f"{where}: time is {value!r:.200}", fix="write it as 2024-05-01T12:00:00Z"
+            ) from error
+        try:
+            return moment.astimezone(datetime.UTC) if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+        except OverflowError as error:
+            raise DataError(f"{where}: time is {value!r}", fix="give a year between 1 and 9999") from error
     return value
 
 
-def add_record(rows: PairRows, where: str, record: Mapping[str, Any], split: str) -> None:
-    """Add a row given as named fields, under any of the usual names; further fields are kept."""
-    image = field_of(record, IMAGE_NAMES, where)
-    caption = field_of(record, CAPTION_NAMES, where)
-    used = {image, caption, *STANDARD}
+def add_record(
+    rows: PairRows,
+    where: str,
+    record: Mapping[str, Any],
+    split: str,
+    names: ColumnNames = ColumnNames(),  # noqa: B008 - frozen
+    below: str = "",
+) -> None:
+    """Add a row given as named fields: a pair for each caption; further fields are kept.
+
+    `below` is the folder that the record's image name starts from.
+    """
+    fields = names.find(list(record), where)
+    used = {fields.image, *fields.captions, *fields.standard.values(), *STANDARD}
     extra = {name: value for name, value in record.items() if name not in used}
-    captions = record[caption]
-    several = isinstance(captions, list)
-    for sentence in captions if several else [captions]:
+    known = {name: record[column] for name, column in fields.standard.items()}
+    extra |= {name: value for name, value in known.items() if name not in STANDARD}
+    image = record[fields.image]
+    if below and isinstance(image, str) and not image.startswith("/"):
+        image = f"{below}/{image}"
+    sentences = _sentences(record, fields.captions)
+    for sentence in sentences:
         rows.add(
             where,
-            record[image],
+            image,
             sentence,
-            record.get("split") or split,
-            pair_id=None if several else record.get("pair_id") or None,
-            image_id=record.get("image_id") or None,
-            label=record.get("label"),
+            known.get("split") or split,
+            pair_id=None if len(sentences) > 1 or known.get("pair_id") == "" else known.get("pair_id"),
+            image_id=None if known.get("image_id") == "" else known.get("image_id"),
+            label=known.get("label"),
             extra=extra,
         )
+
+
+def _sentences(record: Mapping[str, Any], columns: tuple[str, ...]) -> list[Any]:
+    """The captions of a record; of several columns those that say something."""
+    found = [sentence for column in columns for sentence in _listed(record[column])]
+    spoken = [sentence for sentence in found if sentence is not None and sentence != ""]
+    return spoken or found[:1] or [None]
+
+
+def _listed(value: Any) -> list[Any]:
+    """A cell as captions: a list, a list written as JSON, objects that hold a caption, or one text."""
+    if isinstance(value, str) and value.startswith('["') and value.endswith("]"):
+        try:
+            parsed = json.loads(value)
+        except (ValueError, RecursionError):
+            return [value]
+        if all(isinstance(item, str) for item in parsed):
+            value = parsed
+    if not isinstance(value, list):
+        return [value]
+    return [
+        next((item[name] for name in CAPTION_NAMES if name in item), item)
+        if isinstance(item, Mapping)
+        else item
+        for item in value
+    ]
 
 
 def iter_rows(table: PairTable) -> Iterator[dict[str, Any]]:
@@ -177,7 +244,7 @@ def iter_rows(table: PairTable) -> Iterator[dict[str, Any]]:
 
 
 def images_in_order(table: PairTable) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each image, in order of first appearance; a image must have one split, label and id."""
+    """The rows of each image, in order of first appearance; an image must have one split, label and id."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in iter_rows(table):
         groups.setdefault(row["image"], []).append(row)
@@ -201,14 +268,6 @@ def json_value(value: Any) -> str:
     )
 
 
-def field_of(record: Mapping[str, Any], names: tuple[str, ...], where: str) -> str:
-    """The first of `names` that the record has."""
-    for name in names:
-        if name in record:
-            return name
-    raise DataError(f"{where}: no field {names[0]!r}", fix=f"found {', '.join(record) or 'nothing'}")
-
-
 def split_in_name(name: str) -> str | None:
     """The split a file or folder name speaks of.
 
@@ -230,7 +289,7 @@ def dataset_name(path: Path) -> str:
     >>> dataset_name(Path("x/dataset_rsicd.json")), dataset_name(Path("x/rs3-val-0001.tar"))
     ('rsicd', 'rs3')
     """
-    stem = path.name.split(".")[0].removeprefix("dataset_")
+    stem = path.name.encode(errors="replace").decode().split(".")[0].removeprefix("dataset_")
     words = [
         word
         for word in re.split(r"[_-]", stem)

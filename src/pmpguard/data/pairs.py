@@ -1,6 +1,6 @@
 """PairTable: image-caption pairs in one Arrow table.
 
-Every reader in `formats.py` ends here and everything after starts here. Columns:
+Every reader in `formats/` ends here and everything after starts here. Columns:
 
 ========  =========  ===============================================================
 pair_id   string     unique
@@ -31,8 +31,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pmpguard.data.text_files import atomic_output
 from pmpguard.errors import DataError
+from pmpguard.files import atomic_output
 
 REQUIRED = ("pair_id", "image", "caption", "split", "image_id")
 TEXT = (*REQUIRED, "label")
@@ -77,7 +77,7 @@ class PairTable:
         source: str = "table",
     ) -> PairTable:
         """Build and check a table. Missing `pair_id`, `image_id`, `split` and `label` are filled in."""
-        table = columns if isinstance(columns, pa.Table) else pa.table(dict(columns))
+        table = columns if isinstance(columns, pa.Table) else _as_table(columns, source)
         for column in ("image", "caption"):
             if column not in table.column_names:
                 raise DataError(f"{source}: no column {column!r}", fix=f"found {table.column_names}")
@@ -117,8 +117,10 @@ class PairTable:
                 continue
             try:
                 values = self.arrow[column].cast(pa.float64()).to_numpy()
-            except pa.ArrowInvalid as error:
-                raise DataError(f"{source}: {column} is not a number ({error})", fix="correct it") from error
+            except (pa.ArrowException, TypeError) as error:
+                raise DataError(
+                    f"{source}: {column} is not a number ({error})", fix="write degrees, or drop the column"
+                ) from error
             bad = np.flatnonzero(~(np.abs(values) <= limit) & self.arrow[column].is_valid().to_numpy())
             if len(bad):
                 raise DataError(
@@ -273,13 +275,24 @@ def image_label_codes(table: PairTable) -> np.ndarray:
     return codes_of_images
 
 
-def _as_text(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
-    if pa.types.is_string(column.type):
-        return column
+def _as_table(columns: Mapping[str, Sequence[Any]], source: str) -> pa.Table:
     try:
-        return column.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{where}: cannot be read as text ({error})") from error
+        return pa.table(dict(columns))
+    except UnicodeEncodeError as error:  # a file's name in another encoding
+        raise DataError(f"{source}: {error.object!a} is not UTF-8", fix="rename the file as UTF-8") from error
+    except (pa.ArrowException, TypeError) as error:
+        raise DataError(f"{source}: columns that cannot be stored ({error})", fix="correct them") from error
+
+
+def _as_text(column: pa.ChunkedArray, where: str) -> pa.ChunkedArray:
+    try:
+        text = column if pa.types.is_string(column.type) else column.cast(pa.string())
+        text.validate(full=True)  # what was read as text may not be UTF-8
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise DataError(
+            f"{where}: cannot be read as text ({error})", fix="write one UTF-8 text in each row"
+        ) from error
+    return text
 
 
 def _text_bytes(chunk: pa.StringArray) -> memoryview:

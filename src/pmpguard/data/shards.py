@@ -1,4 +1,4 @@
-"""Tar shards: webdataset samples and RS5M's layout, streamed or read at random, never extracted or unpickled.
+"""Tar shards: webdataset samples and RS5M's layout, read at random, never extracted or unpickled.
 
 The tar headers are read here, not by a general tar reader, because a shard may come from anywhere: links,
 devices, names that leave the folder, endless member lists and huge members are refused before any of their
@@ -12,17 +12,21 @@ A sample is a run of members that share a key (the name up to the first dot of i
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from pmpguard.data.parquet_images import PARQUET, read_parquet_image
 from pmpguard.data.text_files import decode, parse_json
 from pmpguard.errors import DataError
 
@@ -33,6 +37,9 @@ MAX_TEXT_BYTES = 1 << 20
 MAX_EXTENSION_BYTES = 1 << 16
 IMAGE_ENDINGS = ("jpg", "jpeg", "png", "tif", "tiff", "webp", "bmp", "img_content")
 CAPTION_ENDINGS = ("caption", "txt")
+SHARD_ENDINGS = (".tar", ".tar.gz", ".tgz")
+MAX_UNPACKED_BYTES = 16 << 30  # of a compressed shard
+_REFERENCE = re.compile(r"(.*?\.(?:tar|tar\.gz|tgz|parquet))#", re.IGNORECASE | re.DOTALL)
 _REGULAR = (b"0", b"\0")
 _REFUSED = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
 
@@ -45,17 +52,6 @@ class Member:
     start: int
     data: int
     size: int
-
-
-@dataclass(frozen=True)
-class ShardSample:
-    """One image with its captions; `image` holds the bytes as stored, `reference` is `shard.tar#member`."""
-
-    key: str
-    reference: str
-    image: bytes
-    captions: tuple[str, ...]
-    metadata: dict[str, Any] = field(default_factory=dict)
 
 
 def iter_members(
@@ -106,7 +102,7 @@ def _check_header(header: bytes, shard: str, offset: int) -> None:
         unsigned = sum(header) - sum(header[148:156]) + 8 * ord(" ")
         if unsigned == _number(header[148:156], shard, offset):
             return
-    fix = "decompress it first: gunzip" if header[:2] == b"\x1f\x8b" else "download the shard again"
+    fix = "name it .tar.gz" if header[:2] == b"\x1f\x8b" else "download the shard again"
     raise DataError(f"{shard}: not a plain tar file or damaged at byte {offset}", fix=fix)
 
 
@@ -161,6 +157,39 @@ class ShardIndex:
         return [int(start) for start in self.starts[low:high]]
 
 
+def is_shard(path: Path) -> bool:
+    """Whether a name is that of a tar file, compressed by gzip or not."""
+    return path.name.lower().endswith(SHARD_ENDINGS)
+
+
+def plain_tar(path: Path) -> Path:
+    """The shard itself, or the uncompressed copy of a compressed one, kept until the process ends."""
+    if not path.is_file():
+        raise DataError(f"{path}: shard not found", fix="check the path")
+    if path.name.lower().endswith(".tar"):
+        return path
+    status = path.stat()
+    return Path(_unpacked(path, status.st_mtime_ns, status.st_size).name)
+
+
+@cache
+def _unpacked(path: Path, modified: int, size: int) -> Any:
+    """A file that is deleted when the process ends."""
+    copy = tempfile.NamedTemporaryFile(prefix="pmpguard-", suffix=".tar")  # noqa: SIM115 - open to the end
+    try:
+        with gzip.open(path, "rb") as stream:
+            while block := stream.read(1 << 20):
+                copy.write(block)
+                if copy.tell() > MAX_UNPACKED_BYTES:
+                    raise DataError(
+                        f"{path}: over {MAX_UNPACKED_BYTES:,} bytes unpacked", fix="gunzip it first"
+                    )
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be unpacked ({error})", fix="download the shard again") from error
+    copy.flush()
+    return copy
+
+
 def index_shard(path: Path) -> ShardIndex:
     """The index of a shard, kept in memory until the file changes."""
     if not path.is_file():
@@ -171,16 +200,18 @@ def index_shard(path: Path) -> ShardIndex:
 
 @lru_cache(maxsize=256)
 def _index(path: Path, modified: int, size: int) -> ShardIndex:
-    with path.open("rb") as stream:
+    with plain_tar(path).open("rb") as stream:
         found = [(hash(member.name), member.start) for member in iter_members(stream, str(path))]
     table = np.array(sorted(found), dtype=np.int64).reshape(-1, 2)
     return ShardIndex(table[:, 0].copy(), table[:, 1].copy())
 
 
 def read_member(path: Path, member: str, max_bytes: int = MAX_MEMBER_BYTES) -> bytes:
-    """The bytes of one member of a shard; a member over `max_bytes` is refused unread."""
+    """The bytes of one member of a shard, or of one row of a parquet file; over `max_bytes` is an error."""
+    if path.suffix.lower() == PARQUET:
+        return read_parquet_image(path, member, max_bytes)
     starts = index_shard(path).starts_of(member)
-    with path.open("rb") as stream:
+    with plain_tar(path).open("rb") as stream:
         for start in starts:
             found = next(iter_members(stream, str(path), start))
             if found.name == member:
@@ -199,34 +230,13 @@ def _read(stream: BinaryIO, member: Member) -> bytes:
 
 
 def split_reference(image: str) -> tuple[str, str | None]:
-    """`shard.tar#member` as its two parts; a plain path has no member.
+    """`shard.tar#member` or `part.parquet#image/row` as its two parts; a plain path has no member.
 
     >>> split_reference("train-0.tar#17.jpg"), split_reference("a.jpg")
     (('train-0.tar', '17.jpg'), ('a.jpg', None))
     """
-    shard, found, member = image.partition(".tar#")
-    return (f"{shard}.tar", member) if found else (image, None)
-
-
-def iter_samples(
-    paths: Sequence[Path], rank: int = 0, world: int = 1, worker: int = 0, workers: int = 0
-) -> Iterator[ShardSample]:
-    """Stream the samples that this worker of this rank is to see; together all see every sample once.
-
-    Whole shards are dealt out when there is at least one for everybody, otherwise each shard's samples.
-    `workers=0` means that the rank reads by itself.
-    """
-    share, shares = rank * max(workers, 1) + worker, world * max(workers, 1)
-    if not 0 <= rank < world or not 0 <= worker < max(workers, 1):
-        raise DataError(f"rank {rank} of {world}, worker {worker} of {workers}: out of range")
-    whole = len(paths) >= shares
-    for path in itertools.islice(paths, share, None, shares) if whole else paths:
-        with path.open("rb") as stream:
-            samples = group_samples(iter_members(stream, str(path)), str(path))
-            for key, members in samples if whole else itertools.islice(samples, share, None, shares):
-                image, captions, metadata = describe_sample(stream, path, key, members)
-                reference = f"{path.name}#{image.name}"
-                yield ShardSample(key, reference, _read(stream, image), captions, metadata)
+    found = _REFERENCE.match(image)
+    return (found[1], image[found.end() :]) if found else (image, None)
 
 
 def group_samples(members: Iterator[Member], shard: str) -> Iterator[tuple[str, dict[str, Member]]]:
@@ -255,31 +265,41 @@ def describe_sample(
 ) -> tuple[Member, tuple[str, ...], dict[str, Any]]:
     """A sample's image (not read), its captions and what its `.json` says besides.
 
-    Captions come from `.json` (`captions`, a list, or `caption`), else from `.caption` or `.txt`.
+    Captions come from `.json` when it has a list (`captions`, `caption`), else from `.caption` or `.txt`
+    (also `.caption.txt`), else from `caption` or `text` in `.json`.
     """
     where = f"{path} sample {key!r}"
     images = [member for ending, member in members.items() if ending.rpartition(".")[2] in IMAGE_ENDINGS]
     if len(images) != 1:
         fix = f"one of {', '.join(f'.{ending}' for ending in IMAGE_ENDINGS)}; found .{', .'.join(members)}"
         raise DataError(f"{where}: {len(images)} images instead of one", fix=fix)
+    wanted = {ending for ending in members if ending.rpartition(".")[2] in ("json", *CAPTION_ENDINGS)}
     texts = {
         ending: decode(_read_text(stream, members[ending], where), f"{path} member {members[ending].name!r}")
-        for ending in ("json", "img_name", *CAPTION_ENDINGS)
-        if ending in members
+        for ending in sorted(wanted | ({"img_name"} & members.keys()))
     }
     metadata = parse_json(texts["json"], f"{path} member {members['json'].name!r}") if "json" in texts else {}
     if not isinstance(metadata, dict):
         raise DataError(f"{where}: its .json is no object", fix='write {"caption": ...}')
-    listed = metadata.pop("captions", None)
-    single = metadata.pop("caption", None)
     if "img_name" in texts:
         metadata["img_name"] = texts["img_name"]
+    written = [text for kind in CAPTION_ENDINGS for ending, text in texts.items() if _ends(ending, kind)]
+    named = next((name for name in ("caption", "text") if name in metadata), None)
+    listed = metadata.pop("captions", None)
+    single = metadata.pop(named) if named and (named == "caption" or not written) else None
     if listed is None:
-        written = next((texts[ending] for ending in CAPTION_ENDINGS if ending in texts), single)
-        listed = [] if written is None else [written]
+        listed = single if isinstance(single, list) else written[:1] or ([] if single is None else [single])
     if not isinstance(listed, list) or not listed:
-        raise DataError(f"{where}: no caption", fix='add a .txt, a .caption or a .json with "caption"')
+        found = ", ".join(f".{ending}" for ending in members)
+        raise DataError(
+            f"{where}: no caption",
+            fix=f'found {found}; add a .txt, a .caption or a .json with "caption" or "text"',
+        )
     return images[0], tuple(listed), metadata
+
+
+def _ends(ending: str, kind: str) -> bool:
+    return ending == kind or ending.endswith(f".{kind}")
 
 
 def _read_text(stream: BinaryIO, member: Member, where: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Text files from strangers: UTF-8 lines, CSV and JSON read with errors that name the line; whole files out.
+"""Text files from strangers: UTF-8 lines, CSV and JSON read with errors that name the line.
 
 Every reader of a text format goes through here, so an invalid byte, an endless line or broken JSON gives the
 same kind of message everywhere.
@@ -6,19 +6,20 @@ same kind of message everywhere.
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import itertools
 import json
-import os
-import shutil
-import uuid
+import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pmpguard.errors import DataError
 
+log = logging.getLogger("pmpguard")
 MAX_LINE_BYTES = 1_000_000
+SEPARATORS = ",;|"
+_IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".gif", ".jp2")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -27,7 +28,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     return ((number, line.removesuffix("\n").removesuffix("\r")) for number, line in _whole_lines(path))
 
 
-def _whole_lines(path: Path) -> Iterator[tuple[int, str]]:
+def _whole_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     require_content(path)
     with path.open("rb") as stream:
         number = 0
@@ -40,13 +41,13 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, str]]:
                 )
             if number == 1:
                 line = line.removeprefix(_BOM)
-            yield number, decode(line, f"{path} line {number}")
+            yield number, decode(line, f"{path} line {number}", encoding)
 
 
-def decode(data: bytes, where: str) -> str:
-    """Bytes as UTF-8 text, or an error naming the place and the byte."""
+def decode(data: bytes, where: str, encoding: str = "utf-8") -> str:
+    """Bytes as text, or an error naming the place and the byte."""
     try:
-        return data.decode("utf-8")
+        return data.decode(encoding)
     except UnicodeDecodeError as error:
         raise DataError(
             f"{where}: not valid UTF-8 (byte 0x{data[error.start]:02x} at position {error.start})",
@@ -54,23 +55,70 @@ def decode(data: bytes, where: str) -> str:
         ) from error
 
 
+def csv_encoding(path: Path) -> str:
+    """`utf-8`, or `cp1252` for a file of Western Windows: some line is not UTF-8, and no line needs to be.
+
+    A file with lines of both kinds is damaged UTF-8, and read as such, with an error for the damaged line.
+    """
+    foreign = False
+    with path.open("rb") as stream:
+        while line := stream.readline(MAX_LINE_BYTES + 1):
+            if line.isascii():
+                continue
+            try:
+                line.decode("utf-8")
+                return "utf-8"
+            except UnicodeDecodeError:
+                foreign = True
+    if foreign:
+        log.warning(f"{path}: not UTF-8, read as Windows-1252; save it as UTF-8 if letters look wrong")
+    return "cp1252" if foreign else "utf-8"
+
+
 def read_csv(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The header and an iterator of (line number, fields); a tab in the header means tab-separated."""
-    first = next(read_lines(path))[1]
-    reader = csv.reader(
-        (line for _, line in _whole_lines(path)), delimiter="\t" if "\t" in first else ",", strict=True
-    )
-    try:
-        header = [name.strip() for name in next(reader)]
-    except csv.Error as error:
-        raise _csv_fault(path, 1, error) from error
-    return header, _csv_rows(path, reader, len(header))
+    """The header and an iterator of (line number, fields).
+
+    A tab in the first line separates fields, else the first comma, semicolon or bar in it. Where a field of
+    the first line is an image's name, there is no header: columns are called "1", "2" and so on.
+    """
+    first, rows = read_first_row(path), _csv_rows(path)
+    if any(looks_like_image(field) for field in first):
+        return [str(number) for number in range(1, len(first) + 1)], rows
+    next(rows)
+    return [name.strip() for name in first], rows
 
 
-def _csv_rows(path: Path, reader: Any, width: int) -> Iterator[tuple[int, list[str]]]:
-    start = reader.line_num + 1
+def read_first_row(path: Path) -> list[str]:
+    """The fields of the first line that is not empty."""
+    found = next(_csv_rows(path), None)
+    if found is None:
+        raise DataError(f"{path}: holds no rows", fix="check that this is the right file")
+    return found[1]
+
+
+def looks_like_image(field: str) -> bool:
+    """
+    >>> looks_like_image("a/1.JPG"), looks_like_image("file_name")
+    (True, False)
+    """
+    return field.strip().lower().endswith(_IMAGE_ENDINGS)
+
+
+def is_numbered(header: list[str]) -> bool:
+    """Whether a header stands for one that is not there."""
+    return header[:1] == ["1"] and header == [str(number) for number in range(1, len(header) + 1)]
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    encoding = csv_encoding(path) if path.is_file() else "utf-8"
+    lines = (line for _, line in _whole_lines(path, encoding))
+    first = next(lines)
+    separator = "\t" if "\t" in first else next((mark for mark in first if mark in SEPARATORS), ",")
+    reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
+    start, width = 1, 0
     try:
         for fields in reader:
+            width = width or len(fields)
             if fields and len(fields) != width:
                 raise DataError(
                     f"{path} line {start}: {len(fields)} fields where the header has {width}",
@@ -80,11 +128,7 @@ def _csv_rows(path: Path, reader: Any, width: int) -> Iterator[tuple[int, list[s
                 yield start, fields
             start = reader.line_num + 1
     except csv.Error as error:
-        raise _csv_fault(path, start, error) from error
-
-
-def _csv_fault(path: Path, line: int, error: csv.Error) -> DataError:
-    return DataError(f"{path} line {line}: {error}", fix="quote fields as CSV asks")
+        raise DataError(f"{path} line {start}: {error}", fix="quote fields as CSV asks") from error
 
 
 def read_json(path: Path) -> Any:
@@ -103,7 +147,11 @@ def parse_json(text: str, where: str) -> Any:
             fix="correct or download the file again",
         ) from error
     except RecursionError as error:
-        raise DataError(f"{where}: JSON nested too deeply") from error
+        raise DataError(f"{where}: JSON nested too deeply", fix="write flat objects") from error
+    except ValueError as error:  # a number of thousands of digits
+        raise DataError(
+            f"{where}: not readable as JSON ({error!s:.100})", fix="correct the number"
+        ) from error
 
 
 def require_content(path: Path) -> None:
@@ -112,33 +160,3 @@ def require_content(path: Path) -> None:
         raise DataError(f"{path}: file not found", fix="check the path")
     if not path.stat().st_size:
         raise DataError(f"{path}: file is empty", fix="download or write it again")
-
-
-@contextlib.contextmanager
-def atomic_output(path: Path) -> Iterator[BinaryIO]:
-    """A stream that becomes `path` when the block ends without an error; otherwise nothing is left."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".tmp-{uuid.uuid4().hex}-{path.name}")
-    try:
-        with temporary.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
-    """A folder that becomes `target` when the block ends without an error; never replaces one in use."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise DataError(f"{target}: exists already", fix="choose a new folder or empty this one")
-    temporary = target.with_name(f".tmp-{uuid.uuid4().hex}-{target.name}")
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        os.sync()  # one flush for all: thousands of images one by one would take minutes
-        temporary.rename(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Where and when a image was taken: boxes of degrees and spans of time, without any map library.
+"""Where and when an image was taken: boxes of degrees and spans of time, without any map library.
 
 A box is (west, south, east, north) in degrees of EPSG:4326. West of a box that crosses the antimeridian is
 larger than its east, as RFC 7946 writes it.

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import TiffImagePlugin
 
-from pmpguard.data.pair_rows import CAPTION_NAMES, IMAGE_NAMES, STANDARD
+from pmpguard.data.column_names import CAPTION_NAMES, IMAGE_NAMES, STANDARD
 from pmpguard.data.pairs import COORDINATES
 from pmpguard.errors import ConfigError, DataError, PmpguardError, require
 from pmpguard.geo.footprints import Box, in_utc, parse_time, wrapped_box

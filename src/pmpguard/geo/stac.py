@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from pmpguard.errors import ConfigError, DataError, require
-from pmpguard.files import atomic_directory
+from pmpguard.files import atomic_directory, file_name_of, plain_value
 from pmpguard.geo.footprints import bounds_of, box_around, box_geometry, in_utc, parse_time
-from pmpguard.search.file_names import file_name_of
-from pmpguard.search.plain_values import plain_value
-from pmpguard.search.query import SearchHit
+from pmpguard.geo.geojson import FoundImage
 
 COLLECTION = "collection.json"
 _ITEMS = "items"
@@ -26,7 +24,7 @@ _MEDIA_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg"
 
 
 def hits_to_stac(
-    hits: Sequence[SearchHit],
+    hits: Sequence[FoundImage],
     out: Path,
     *,
     images: Path | Mapping[str, Path] | None = None,
@@ -35,7 +33,7 @@ def hits_to_stac(
 ) -> Path:
     """Write a STAC collection with one item per hit and return the path of its `collection.json`.
 
-    `images` says where links lead: the folder the hits' images are relative to, or a image's path for the
+    `images` says where links lead: the folder the hits' images are relative to, or an image's path for the
     id of every hit. An earlier collection in `out` is replaced; a folder with anything else in it is refused.
     STAC knows no unknown time: an item without one gets a span from the first aerial photograph to now, and
     `pmpguard:time_known` false.
@@ -73,7 +71,7 @@ def _item_place(item: Any, folder: str) -> str:
     return str(Path(folder) / _ITEMS / f"{file_name_of(item.id)}.json")
 
 
-def _item(pystac: Any, hit: SearchHit, rank: int, now: datetime.datetime) -> Any:
+def _item(pystac: Any, hit: FoundImage, rank: int, now: datetime.datetime) -> Any:
     box, time = bounds_of(hit.metadata), _time_of(hit.metadata)
     properties = {
         "pmpguard:rank": rank,
@@ -116,7 +114,7 @@ def _add_projection(item: Any, metadata: Mapping[str, Any]) -> None:
     )
 
 
-def _extent(pystac: Any, hits: Sequence[SearchHit], now: datetime.datetime) -> Any:
+def _extent(pystac: Any, hits: Sequence[FoundImage], now: datetime.datetime) -> Any:
     """Where and when all of them are; everywhere and any time where nothing is known."""
     box = box_around(box for hit in hits if (box := bounds_of(hit.metadata)))
     known = [_time_of(hit.metadata) for hit in hits]

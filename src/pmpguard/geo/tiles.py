@@ -19,9 +19,18 @@ from PIL import Image
 from tqdm import tqdm
 
 from pmpguard.config import fingerprint, to_dict
-from pmpguard.data.text_files import atomic_output, new_folder
+from pmpguard.data.images.decode import ImageProblem
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.files import read_json, remove_leftovers, write_json, write_manifest, writer_lock
+from pmpguard.files import (
+    atomic_output,
+    file_name_of,
+    new_directory,
+    read_json,
+    remove_leftovers,
+    write_json,
+    write_manifest,
+    writer_lock,
+)
 from pmpguard.geo.pixels import Stretch, read_tile, scene_look
 from pmpguard.geo.scenes import (
     SceneFacts,
@@ -35,7 +44,6 @@ from pmpguard.geo.scenes import (
     shifted,
     side_files,
 )
-from pmpguard.search.file_names import file_name_of
 
 METADATA = "metadata.parquet"
 _TILES = "tiles.parquet"
@@ -95,14 +103,6 @@ class TileSettings:
 
 
 @dataclass(frozen=True)
-class SceneProblem:
-    """A scene that could not be cut, and why."""
-
-    scene: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class TileReport:
     """What became of the scenes; the exit code is 1 when any could not be cut."""
 
@@ -111,7 +111,7 @@ class TileReport:
     found_done: int
     tiles: int
     left_out: int
-    problems: tuple[SceneProblem, ...]
+    problems: tuple[ImageProblem, ...]
     warnings: tuple[str, ...]
 
     @property
@@ -125,7 +125,7 @@ class TileReport:
             "found_done": self.found_done,
             "tiles": self.tiles,
             "left_out": self.left_out,
-            "problems": [{"scene": problem.scene, "reason": problem.reason} for problem in self.problems],
+            "problems": [vars(problem) for problem in self.problems],
             "warnings": list(self.warnings),
         }
 
@@ -176,7 +176,7 @@ def tile_scenes(
                 else:
                     _cut(scene, folder, settings, progress)
             except DataError as error:
-                problems.append(SceneProblem(str(scene.path), error.message))
+                problems.append(ImageProblem(scene.name, str(scene.path), "unreadable", error.message))
             else:
                 notes += read_json(folder / _SCENE)["warnings"]
         finished, wanted = _finished(out), {scene.name for scene in found}
@@ -219,7 +219,7 @@ def _check_source(scene: _Scene, earlier: list[Path]) -> None:
 
 def _cut(scene: _Scene, folder: Path, settings: TileSettings, progress: bool) -> None:
     """Write the scene's tiles, their table and what is to say about them."""
-    with opened_scene(scene.path) as dataset, new_folder(folder) as temporary:
+    with opened_scene(scene.path) as dataset, new_directory(folder) as temporary:
         facts = scene_facts(dataset, scene.path)
         rows, left_out = [], 0
         for image, row in _tiles(dataset, scene, facts, settings, progress):

@@ -5,11 +5,11 @@ Every corruption is a pure function of the dataset, the settings and the seed. T
 * exactly the requested number of mismatched pairs, in one split only; all other rows stay as they are;
 * no pair gets a caption of its own image, nor a string equal to any of them (equal strings are common:
   half of RSICD's training images carry one sentence five times);
-* a caption comes from a image of another scene class where both classes are known, because "many planes
+* a caption comes from an image of another scene class where both classes are known, because "many planes
   at an airport" is right for most airports. With a `SimilarityFilter` the filter decides instead.
 
 Levels: `caption` makes x % of the pairs wrong. `image` makes all pairs of x % of the images wrong, and the
-captions of a image move together. At 80 % a image with five captions keeps a right one with probability
+captions of an image move together. At 80 % an image with five captions keeps a right one with probability
 0.67 under `caption` but 0.20 under `image`: results are comparable only within a level.
 
 Modes: `replace` draws the wrong captions from the whole split, so one may occur several times and another

@@ -16,7 +16,7 @@ from pmpguard.stable_random import StableRandom
 
 @dataclass(frozen=True)
 class Units:
-    """What gets captions as one: single pairs, or all pairs of a image."""
+    """What gets captions as one: single pairs, or all pairs of an image."""
 
     name: str
     rows: np.ndarray  # (pairs,) int64, rows of the table, unit by unit
@@ -160,7 +160,7 @@ def filtered_sources(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sources unlike their targets: the first draw under the threshold, else the least similar one seen.
 
-    Returns the sources and, for each, whether it stayed over the threshold. A image's captions are as
+    Returns the sources and, for each, whether it stayed over the threshold. An image's captions are as
     similar to it as the most similar of them.
     """
     threshold = similarity.threshold(units.rows)

@@ -2,7 +2,7 @@
 
 Captions that belong to images of the index are scored against their own images and against others, and
 the mixture of `detection` is fitted to both: it says how much more often matching pairs reach a score than
-others. Before its score is seen, a image is taken to match a query with probability `PRIOR`: almost all of
+others. Before its score is seen, an image is taken to match a query with probability `PRIOR`: almost all of
 the index's own pairs match, most of what a search looks through does not.
 """
 

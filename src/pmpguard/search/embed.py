@@ -21,7 +21,6 @@ from pmpguard.search.index.embedding_files import (
     PROBLEMS,
     SETTINGS,
     EmbeddingSettings,
-    UnreadableImage,
     embedded_ids,
     read_partitions,
     remaining_problems,
@@ -45,7 +44,7 @@ class EmbeddingReport:
     images: int
     captions: int
     embedded: int  # images of this run; the others were there
-    problems: tuple[UnreadableImage, ...]
+    problems: tuple[ImageProblem, ...]
 
     @property
     def exit_code(self) -> int:
@@ -68,7 +67,7 @@ class EmbeddingReport:
         return "\n".join([*lines, *problem_lines(self.problems)])
 
 
-def problem_lines(problems: Sequence[UnreadableImage]) -> list[str]:
+def problem_lines(problems: Sequence[ImageProblem]) -> list[str]:
     """The first images that could not be read, a line each, and how many more there are."""
     lines = [f"  {problem.image}: {problem.reason}" for problem in problems[:SHOWN_PROBLEMS]]
     more = len(problems) - len(lines)
@@ -89,7 +88,7 @@ def embed_source(
     """Embed all images and captions that `out` does not hold yet; `skip` names images to leave out.
 
     Finished partitions are kept as they are, so the same call continues a killed run, and embeds only what
-    is new when images have been added. A image whose content changed under its old name is not noticed.
+    is new when images have been added. An image whose content changed under its old name is not noticed.
     """
     if partition_size < 1:
         raise ConfigError(f"partition size is {partition_size}", fix="give at least 1")
@@ -160,16 +159,16 @@ class CorpusEncoder:
 
     def partition(
         self, rows: Sequence[int], reading: Iterator[Tensor | ImageProblem]
-    ) -> tuple[dict[Kind, tuple[Encoded, pa.Table]], list[UnreadableImage]]:
+    ) -> tuple[dict[Kind, tuple[Encoded, pa.Table]], list[ImageProblem]]:
         """Encode the next images of `reading` and the captions of those that could be read."""
         ids = self.source.ids
         good: list[int] = []
-        problems: list[UnreadableImage] = []
+        problems: list[ImageProblem] = []
         parts: list[Encoded] = []
         waiting: list[Tensor] = []
         for row, image in zip(rows, reading, strict=False):
             if isinstance(image, ImageProblem):
-                problems.append(UnreadableImage(ids[row], image.image, image.kind, image.reason))
+                problems.append(image)
                 continue
             good.append(row)
             waiting.append(image)

@@ -49,7 +49,7 @@ NO_FILTERS = Filters()
 
 @dataclass(frozen=True)
 class Query:
-    """A text, a image, or both; `text_weight` in [0, 1] says how much the text counts then."""
+    """A text, an image, or both; `text_weight` in [0, 1] says how much the text counts then."""
 
     text: str | None = None
     image: Image | None = None

@@ -33,7 +33,7 @@ def checked_query(query: Query) -> Query:
                 raise QueryError("the query holds no word", fix="write what the image should show")
             text = None
     if text is None and query.image is None:
-        raise QueryError("the query is empty", fix="give a text, a image, or both")
+        raise QueryError("the query is empty", fix="give a text, an image, or both")
     if not 0 <= query.text_weight <= 1:
         raise QueryError(f"text weight is {query.text_weight}", fix="give a number from 0 to 1")
     if query.kind not in ("image", "caption"):

@@ -1,6 +1,6 @@
 """The second stage: the model's own score on the stored fragments of a shortlist.
 
-A text and a image are compared by the model's ranking score (pooled cosine plus S, unless it was
+A text and an image are compared by the model's ranking score (pooled cosine plus S, unless it was
 configured otherwise). Two images, or two texts, are compared by the cosine of their pooled vectors: the
 model has learned no finer score between things of one kind. A query of text and image scores w times the
 one plus (1 - w) times the other, w being its text weight; its shortlist comes from the same weighted sum of
@@ -28,7 +28,7 @@ ITEMS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class EncodedQuery:
-    """A query as vectors: a text, a image, or both (one item each)."""
+    """A query as vectors: a text, an image, or both (one item each)."""
 
     text: Encoded | None
     image: Encoded | None
@@ -60,7 +60,7 @@ class EncodedQuery:
 
     @property
     def is_one_pair(self) -> bool:
-        """Whether its scores are those of a text with a image, which is what calibration knows."""
+        """Whether its scores are those of a text with an image, which is what calibration knows."""
         other, same = (self.text, self.image) if self.kind == "image" else (self.image, self.text)
         return other is not None and same is None
 

@@ -225,7 +225,7 @@ class Searcher:
         return opened.model.explain_encoded(checked.text or "", regions)
 
     def image(self, id: str) -> Image.Image:
-        """A image of the index, decoded as safely as any file of a stranger."""
+        """An image of the index, decoded as safely as any file of a stranger."""
         opened = self.opened
         row = self._row(opened, id)
         name = opened.version.images.metadata["image"][row].as_py()
@@ -233,7 +233,7 @@ class Searcher:
         return load_pair_image(table, 0)
 
     def image_path(self, id: str) -> Path:
-        """Where a image of the index lies; `shard.tar#member` inside a shard."""
+        """Where an image of the index lies; `shard.tar#member` inside a shard."""
         opened = self.opened
         return opened.version.image_path(self._row(opened, id))
 

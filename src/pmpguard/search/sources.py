@@ -1,7 +1,7 @@
 """What can be embedded: a folder of images, any dataset of pairs, tar shards, one image.
 
 Ids are stable: the path relative to the folder, the shard and member, or the dataset's own image ids. They
-do not depend on order, and a image that cannot be read changes no other's id.
+do not depend on order, and an image that cannot be read changes no other's id.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pmpguard.data.column_names import CAPTION_NAMES, Columns
 from pmpguard.data.formats import group_by_format, read_pairs
-from pmpguard.data.pair_rows import CAPTION_NAMES, split_in_name
+from pmpguard.data.pair_rows import split_in_name
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.shards import IMAGE_ENDINGS, expand_pattern, iter_members, split_reference
 from pmpguard.errors import DataError
@@ -27,7 +28,7 @@ IMAGE_SUFFIXES = frozenset(f".{ending}" for ending in (*IMAGE_ENDINGS, "gif"))
 
 @dataclass(frozen=True)
 class Source:
-    """Images to embed, one row each, and their captions, one row each; `image_id` is a image's id."""
+    """Images to embed, one row each, and their captions, one row each; `image_id` is an image's id."""
 
     images: PairTable
     captions: PairTable | None = None
@@ -45,23 +46,28 @@ class Source:
 
 
 def open_source(
-    path: Path, *, format: str | None = None, images: Path | None = None, prefix: str = ""
+    path: Path,
+    *,
+    format: str | None = None,
+    images: Path | None = None,
+    prefix: str = "",
+    columns: str | Columns | None = None,
 ) -> Source:
     """Find out what `path` is and list what it holds; no image is decoded.
 
     `prefix` is put before every id, to tell two folders with the same file names apart.
     """
-    listing = _image_listing(path) if format is None else None
+    listing = _image_listing(path) if format is None and not columns else None
     if listing is not None:
         source = source_of_table(pq.read_table(listing), images or listing.parent, listing.parent.name)
     elif format is None and path.is_file() and path.suffix.lower() in IMAGE_SUFFIXES:
         source = image_source(path.parent, [path.name])
-    elif format is None and path.is_dir() and not _annotated(path):
+    elif format is None and not columns and path.is_dir() and not _annotated(path):
         source = _folder_or_shards(path)
     elif format is None and _only_images(shards := _shards(path)):
         source = _shard_source(shards)
     else:
-        source = source_of_pairs(read_pairs(path, format=format, images=images))
+        source = source_of_pairs(read_pairs(path, columns, format=format, images=images))
     return _stamped(_prefixed(source, prefix) if prefix else source)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pmpguard.files import plain_value
 from pmpguard.geo.footprints import bounds_of, box_geometry
 from pmpguard.models.explain import Explanation
-from pmpguard.search.plain_values import explanation_values, plain_value
+from pmpguard.search.plain_values import explanation_values
 from pmpguard.search.query import SearchHit
 from pmpguard.serving.batching import SearchResult
 

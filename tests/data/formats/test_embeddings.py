@@ -44,6 +44,8 @@ def same_caption(*names):
         (["a/1.png", "b/1.png"], ["/x/b/1.png", "/x/a/1.png"], [1, 0]),  # the longest ending
         (["s/0.tar#1.png", "s/1.tar#1.png"], ["1.tar#1.png", "0.tar#1.png"], [1, 0]),
         (["1.png"], ["a/1.png", "b/1.png"], [-1]),  # may be either
+        (["0.tar#000001.jpg"], ["000001"], [0]),  # the key of a sample, as img2dataset writes it
+        (["0.tar#01.jpg", "1.tar#01.jpg"], ["01"], [-1, -1]),  # a key of two images
         (["c/1.png"], ["a/1.png", "b/1.png"], [-1]),
         (["a/1.png", "b/1.png"], ["a/1.png"], [0, -1]),  # that image is another one's
         (["x/a/1.png", "b/1.png"], ["y/a/1.png"], [0, -1]),

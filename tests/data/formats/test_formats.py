@@ -30,13 +30,19 @@ GENERATORS: dict[str, Callable[[Path], Path]] = {
     "pir": examples.pir,
     "amfmn": examples.amfmn,
     "rrsitr": examples.rrsitr,
-    "openclip": examples.openclip,
+    "csv": examples.openclip,
     "jsonl": examples.jsonl,
     "folder": examples.metadata_folder,
     "webdataset": examples.webdataset,
     "rs5m": examples.rs5m,
+    "coco": examples.coco,
+    "flickr": examples.flickr_tokens,
+    "llava": examples.llava,
+    "parquet": examples.hugging_face_parquet,
 }
-WITHOUT_LABELS = ("amfmn", "rrsitr", "rs5m")
+WITHOUT_LABELS = ("amfmn", "rrsitr", "rs5m", "coco", "flickr", "llava")
+ONE_CAPTION = ("rs5m", "llava")
+ONE_SPLIT = ("flickr", "llava")
 FOLDERS = ("pir", "amfmn", "folder", "webdataset")
 WRITERS = [name for name, kind in FORMATS.items() if kind.write]
 
@@ -67,13 +73,19 @@ def test_reader_is_found_and_reads_everything(tmp_path: Path, name: str) -> None
     assert find_files(path)[0] == name
     table = read_pairs(path, strict=True)
     expected = examples.rows()
-    if name == "rs5m":
+    if name in ONE_CAPTION:
         expected = [row for row in expected if "view 0" in row[1]]
+    if name in ONE_SPLIT:
+        expected = sorted((image, caption, "train", label) for image, caption, _, label in expected)
     if name in WITHOUT_LABELS:
         assert without_labels(contents(table)) == without_labels(expected)
     else:
         assert contents(table) == expected
-    assert images_per_split(table) == examples.SPLITS
+    assert images_per_split(table) == ({"train": 6} if name in ONE_SPLIT else examples.SPLITS)
+
+
+def test_every_format_has_an_example_and_a_module() -> None:
+    assert set(GENERATORS) == set(FORMATS)
 
 
 def test_rs5m_keeps_the_published_names(tmp_path: Path) -> None:
@@ -82,7 +94,7 @@ def test_rs5m_keeps_the_published_names(tmp_path: Path) -> None:
     assert names == {scene["captions"][0]: scene["name"] for scene in examples.scenes()}
 
 
-@pytest.mark.parametrize("name", ["karpathy", "pir", "rrsitr", "openclip", "jsonl", "webdataset", "rs5m"])
+@pytest.mark.parametrize("name", ["karpathy", "pir", "rrsitr", "csv", "jsonl", "webdataset", "rs5m"])
 def test_one_file_is_enough(tmp_path: Path, name: str) -> None:
     path = GENERATORS[name](tmp_path)
     file = path if path.is_file() else next(iter(sorted(path.glob("*test*"))))
@@ -108,11 +120,14 @@ def test_verify_files_are_preferred_and_a_named_file_is_taken(tmp_path: Path) ->
 def test_tsv_and_unusual_columns(tmp_path: Path) -> None:
     assert contents(read_pairs(examples.openclip(tmp_path / "a", "tsv"))) == examples.rows()
     path = examples.openclip(tmp_path / "b", "csv", ("where", "said"))
-    with pytest.raises(DataError, match="format not recognised"):
+    with pytest.raises(
+        DataError, match=r"not recognised.*no column for the image\n.*found where, said.*--columns"
+    ):
         read_pairs(path)
-    assert contents(read_pairs(path, format="openclip:where,said")) == examples.rows()
-    with pytest.raises(DataError, match=r"line 1: no column 'spoken'.*\n.*found where, said"):
-        read_pairs(path, format="openclip:where,spoken")
+    assert contents(read_pairs(path, "image=where,caption=said")) == examples.rows()
+    assert contents(read_pairs(path, {"image": "where", "caption": "said"})) == examples.rows()
+    with pytest.raises(DataError, match=r"no column 'spoken'\n.*found where, said"):
+        read_pairs(path, "image=where,caption=spoken")
 
 
 def test_places_and_times_are_typed(tmp_path: Path) -> None:
@@ -217,7 +232,7 @@ def test_only_images_are_copied(tmp_path: Path) -> None:
     (tmp_path / "secret.png").write_text("root:x:0:0")
     table = PairTable.from_columns({"image": ["secret.png"], "caption": ["a pond"]}, tmp_path)
     for name in ("folder", "webdataset"):
-        with pytest.raises(DataError, match=r"secret\.png: does not begin like a image"):
+        with pytest.raises(DataError, match=r"secret\.png: does not begin like an image"):
             write_pairs(table, tmp_path / "out", name)
     assert not (tmp_path / "out").exists()
 
@@ -277,12 +292,43 @@ def test_image_archives_are_explained(tmp_path: Path, caplog: pytest.LogCaptureF
 
 def test_image_folder_may_be_given(tmp_path: Path) -> None:
     path = examples.karpathy(tmp_path)
-    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    (tmp_path / "far").mkdir()
+    (tmp_path / "images").rename(tmp_path / "far" / "elsewhere")
     assert table_notes(read_pairs(path))
-    table = read_pairs(path, images=tmp_path / "elsewhere", strict=True)
+    table = read_pairs(path, images=tmp_path / "far" / "elsewhere", strict=True)
     assert table.image_path(0).is_file()
     with pytest.raises(DataError, match=r"nowhere: no such image folder"):
         read_pairs(path, images=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("place", ["pictures", "PNG", "data_images", "."])
+def test_images_are_found_where_the_first_names_exist(tmp_path: Path, place: str) -> None:
+    path = examples.karpathy(tmp_path)
+    (tmp_path / "thumbnails").mkdir()
+    for image in sorted((tmp_path / "images").iterdir()):
+        (tmp_path / place).mkdir(exist_ok=True)
+        image.rename(tmp_path / place / image.name)
+    assert contents(read_pairs(path, strict=True)) == examples.rows()
+
+
+def test_metadata_lines_in_folders_of_splits(tmp_path: Path) -> None:
+    folder = examples.metadata_lines(tmp_path)
+    assert find_files(folder)[0] == "folder"
+    table = read_pairs(folder, strict=True)
+    assert contents(table) == examples.rows() and all(table.image_path(row).is_file() for row in range(30))
+    assert len(read_pairs(folder / "val" / "metadata.jsonl", strict=True)) == 5
+
+
+def test_what_is_not_recognised_is_described(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"picture": "a.png", "words": "x"}]')
+    with pytest.raises(
+        DataError, match=r"a\.json has the fields picture, words\nFix: say which with --format"
+    ):
+        read_pairs(tmp_path / "a.json")
+    (tmp_path / "a.json").unlink()
+    (tmp_path / "notes.docx").write_text("x")
+    with pytest.raises(DataError, match=r"not recognised; found notes\.docx\nFix: .*--columns image="):
+        read_pairs(tmp_path)
 
 
 # Known datasets

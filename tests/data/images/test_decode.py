@@ -196,13 +196,13 @@ def test_five_percent_corrupt_images_are_reported_and_the_rest_keep_their_places
     (tmp_path / "12.png").unlink()
     rows = np.arange(40)[::-1]
     images, problems = load_images(table, rows, 6, policy="skip", workers=workers)
-    assert [(problem.row, problem.kind) for problem in problems] == [
-        (30, "unreadable"),
-        (12, "missing"),
-        (7, "unreadable"),
+    assert [(problem.image, problem.kind) for problem in problems] == [
+        ("30.png", "unreadable"),
+        ("12.png", "missing"),
+        ("7.png", "unreadable"),
     ]
-    assert [problem.image for problem in problems] == ["30.png", "12.png", "7.png"]
-    assert all(rows[problem.position] == problem.row and problem.reason for problem in problems)
+    assert [problem.id for problem in problems] == ["30.png", "12.png", "7.png"]
+    assert all(problem.reason for problem in problems)
     expected = [0 if row in (7, 12, 30) else row for row in rows]
     assert images.shape == (40, 3, 6, 6) and images[:, 0, 0, 0].tolist() == expected
 
@@ -230,7 +230,10 @@ def test_images_inside_shards(tmp_path):
     table = PairTable.from_columns({"image": images, "caption": ["a"] * 3}, root=tmp_path)
     np.testing.assert_array_equal(np.asarray(load_pair_image(table, 0)), pixels)
     _, problems = load_images(table, range(3), 8, policy="skip")
-    assert [(problem.row, problem.kind) for problem in problems] == [(1, "missing"), (2, "missing")]
+    assert [(problem.image, problem.kind) for problem in problems] == [
+        ("s.tar#in/1.png", "missing"),
+        ("t.tar#in/0.png", "missing"),
+    ]
 
 
 def test_the_bar_goes_to_stderr(tmp_path, capsys):

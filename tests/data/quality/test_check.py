@@ -9,7 +9,7 @@ from pmpguard.data.quality.check import check_dataset
 
 
 def landscape(seed, size=64):
-    """A image with structure at several scales; each seed gives another."""
+    """An image with structure at several scales; each seed gives another."""
     rng = np.random.default_rng(seed)
     sides = (3, 6, 12, 24)
     noise = [Image.fromarray(rng.normal(0, side**-0.7, (side, side)).astype(np.float32)) for side in sides]
@@ -19,7 +19,7 @@ def landscape(seed, size=64):
 
 
 def dataset(folder, images, name="set", captions=None):
-    """`images` maps "split/file" to a image."""
+    """`images` maps "split/file" to an image."""
     folder.mkdir(exist_ok=True)
     for place, image in images.items():
         image.save(folder / place.partition("/")[2])

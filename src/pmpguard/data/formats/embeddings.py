@@ -7,15 +7,17 @@ captions in `text_metadata/*.parquet`. Arrays are mapped, never unpickled, and m
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pmpguard.data.pair_rows import CAPTION_NAMES, IMAGE_NAMES
+from pmpguard.data.column_names import CAPTION_NAMES, IMAGE_NAMES
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
 from pmpguard.files import read_json
@@ -83,7 +85,7 @@ def _check_counts(folder: Path, counts: dict[str, int]) -> None:
 def match_pairs(table: PairTable, embedded: PairTable) -> npt.NDArray[np.int64]:
     """(N,) the row of `embedded` that is each pair of `table`; -1 where none is, or more than one may be.
 
-    Captions must be equal. A image may lie elsewhere: where its name is not known, the one that agrees in
+    Captions must be equal. An image may lie elsewhere: where its name is not known, the one that agrees in
     the longest ending (`a/1.png` of `/data/a/1.png`) is taken, if it is alone in that and no other image of
     the table agrees with it as well or better.
     """
@@ -113,13 +115,15 @@ def match_pairs(table: PairTable, embedded: PairTable) -> npt.NDArray[np.int64]:
 
 
 def _endings(name: str) -> list[str]:
-    """The ends a name has, the longest first.
+    """The ends a name has, the longest first; the last is the sample's key, by which img2dataset names it.
 
     >>> _endings("/data/0.tar#1.png")
-    ['data/0.tar/1.png', '0.tar/1.png', '1.png']
+    ['data/0.tar/1.png', '0.tar/1.png', '1.png', '1']
     """
     parts = [part for part in name.replace("#", "/").split("/") if part]
-    return ["/".join(parts[start:]) for start in range(len(parts))]
+    key = parts[-1].partition(".")[0] if parts else ""
+    ends = ["/".join(parts[start:]) for start in range(len(parts))]
+    return [*ends, key] if key and key != ends[-1] else ends
 
 
 def _numbered(files: list[Path]) -> list[Path]:
@@ -133,10 +137,7 @@ def _read_arrays(folder: Path) -> npt.NDArray[np.floating]:
         raise DataError(f"{folder}: no .npy files", fix="give a folder with img_emb, text_emb and metadata")
     parts: list[npt.NDArray[np.floating]] = []
     for file in files:
-        try:
-            array = np.load(file, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise DataError(f"{file}: not a plain .npy array ({error})", fix="embed it again") from error
+        array = mapped_array(file)
         if array.ndim != 2 or not np.issubdtype(array.dtype, np.floating):
             raise DataError(f"{file}: holds {array.dtype} of shape {array.shape}, expected rows of numbers")
         if parts and array.shape[1] != parts[0].shape[1]:
@@ -148,16 +149,62 @@ def _read_arrays(folder: Path) -> npt.NDArray[np.floating]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
+def mapped_array(file: Path) -> npt.NDArray[Any]:
+    """An array that stays on disk, without the cost numpy's own class of such arrays has for every row."""
+    try:
+        array: npt.NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataError(
+            f"{file}: not a plain .npy array, or missing ({error})", fix="restore it, or embed again"
+        ) from error
+    return np.asarray(array)
+
+
+def read_metadata(files: Sequence[Path]) -> pa.Table:
+    """Parquet files one below the other; no files are a table without rows."""
+    tables = []
+    for file in files:
+        try:
+            tables.append(pq.read_table(file))
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DataError(
+                f"{file}: not readable as parquet, or missing ({error})", fix="restore it, or embed again"
+            ) from error
+    return join_tables(tables)
+
+
+def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
+    """One below the other; columns that some lack are empty there, and types that differ become text."""
+    if not tables:
+        return pa.table({"id": pa.array([], pa.string())})
+    try:
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.concat_tables(_as_text(tables), promote_options="permissive").combine_chunks()
+
+
+def _as_text(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    kinds: dict[str, set[str]] = {}
+    for table in tables:
+        for column in table.schema:
+            kinds.setdefault(column.name, set()).add(str(column.type))
+    fields = [
+        [
+            pa.field(column.name, pa.string()) if len(kinds[column.name] - {"null"}) > 1 else column
+            for column in table.schema
+        ]
+        for table in tables
+    ]
+    return [table.cast(pa.schema(wanted)) for table, wanted in zip(tables, fields, strict=True)]
+
+
 def _read_metadata(folder: Path) -> pa.Table:
     files = _numbered(list(folder.glob("*.parquet"))) if folder.is_dir() else []
     if not files:
         raise DataError(
             f"{folder}: no .parquet files", fix="embed with metadata, or call audit_embeddings from Python"
         )
-    try:
-        return pa.concat_tables([pq.read_table(file) for file in files], promote_options="default")
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{folder}: not readable as parquet ({error})") from error
+    return read_metadata(files)
 
 
 def _named_pairs(metadata: pa.Table, folder: Path) -> PairTable:

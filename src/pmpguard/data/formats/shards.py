@@ -9,8 +9,9 @@ import tarfile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pmpguard.data.column_names import STANDARD
+from pmpguard.data.formats.format import Format, Peek, common_folder
 from pmpguard.data.pair_rows import (
-    STANDARD,
     PairRows,
     dataset_name,
     images_in_order,
@@ -20,15 +21,19 @@ from pmpguard.data.pair_rows import (
 )
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.shards import (
+    CAPTION_ENDINGS,
+    IMAGE_ENDINGS,
     MAX_MEMBER_BYTES,
     describe_sample,
     group_samples,
     iter_members,
+    plain_tar,
     read_member,
     split_reference,
 )
-from pmpguard.data.text_files import new_folder, require_content
+from pmpguard.data.text_files import require_content
 from pmpguard.errors import DataError
+from pmpguard.files import new_directory
 
 SAMPLES_PER_SHARD = 1000
 _SIGNATURES = {
@@ -44,30 +49,31 @@ _SIGNATURES = {
 }
 
 
+def recognise_rs5m(file: Peek) -> bool:
+    return "img_content" in file.members
+
+
+def recognise_webdataset(file: Peek) -> bool:
+    endings = {ending.rpartition(".")[2] for ending in file.members}
+    return bool(endings & set(IMAGE_ENDINGS)) and bool(endings & {*CAPTION_ENDINGS, "json"})
+
+
 def read_shards(files: list[Path], images: Path | None) -> PairTable:
     """Captions and image references of webdataset or RS5M shards; image bytes are skipped, not read."""
-    root = images or _common_folder(files)
+    root = images or common_folder(files)
     rows = PairRows(files[0])
     for path in files:
         require_content(path)
         if not path.is_relative_to(root):
             raise DataError(f"{path}: shard lies outside {root}", fix="leave --images out for shards")
         shard, split = path.relative_to(root).as_posix(), split_of_file(path)
-        with path.open("rb") as stream:
+        with plain_tar(path).open("rb") as stream:
             for key, members in group_samples(iter_members(stream, str(path)), str(path)):
                 image, captions, metadata = describe_sample(stream, path, key, members)
                 _add_sample(
                     rows, f"{path} sample {key!r}", f"{shard}#{image.name}", captions, metadata, split
                 )
     return rows.build_below(root, rows.columns["image"], dataset_name(files[0]))
-
-
-def _common_folder(files: list[Path]) -> Path:
-    """The nearest folder that holds all shards."""
-    for folder in files[0].parents:
-        if all(path.is_relative_to(folder) for path in files):
-            return folder
-    raise DataError(f"{files[0]} and {files[-1]} share no folder", fix="pass shards of one folder")
 
 
 def _add_sample(
@@ -99,7 +105,7 @@ def _add_sample(
 
 
 def image_bytes(table: PairTable, image: str) -> bytes:
-    """A image as stored; only files that begin like a image are ever copied."""
+    """An image as stored; only files that begin like an image are ever copied."""
     name, member = split_reference(image)
     path = table.root / name
     if member is not None:
@@ -111,12 +117,12 @@ def image_bytes(table: PairTable, image: str) -> bytes:
     else:
         data = path.read_bytes()
     if image_ending(data) is None:
-        raise DataError(f"{table.root / image}: does not begin like a image", fix="remove its pairs")
+        raise DataError(f"{table.root / image}: does not begin like an image", fix="remove its pairs")
     return data
 
 
 def image_ending(data: bytes) -> str | None:
-    """The usual ending for a image's bytes, None when they are no known image.
+    """The usual ending for an image's bytes, None when they are no known image.
 
     >>> image_ending(b"BM..."), image_ending(b"root:x:0:0")
     ('bmp', None)
@@ -131,7 +137,7 @@ def write_shards(table: PairTable, target: Path) -> None:
     groups: dict[str, list[list[dict[str, Any]]]] = {}
     for rows in images_in_order(table):
         groups.setdefault(rows[0]["split"], []).append(rows)
-    with new_folder(target) as folder:
+    with new_directory(target) as folder:
         for split, images in groups.items():
             if "/" in split or split.startswith("."):
                 raise DataError(f"{table.name}: split {split!r} cannot name a shard", fix="rename the split")
@@ -167,7 +173,7 @@ def write_folder(table: PairTable, target: Path) -> None:
     further = [name for name in table.arrow.column_names if name not in ("image", "caption")]
     placed: dict[str, str] = {}
     with (
-        new_folder(target) as folder,
+        new_directory(target) as folder,
         (folder / "metadata.csv").open("w", encoding="utf-8", newline="") as stream,
     ):
         writer = csv.writer(stream)
@@ -183,7 +189,9 @@ def write_folder(table: PairTable, target: Path) -> None:
 def _place_image(table: PairTable, image: str, folder: Path) -> str:
     """Copy one image below `folder/images` under its own relative name, and return that name."""
     data = image_bytes(table, image)
-    parts = [part for part in PurePosixPath(image.replace(".tar#", "/")).parts if part not in ("/", "..")]
+    file, member = split_reference(image)
+    inside = file if member is None else f"{file.partition('.')[0]}/{member}"
+    parts = [part for part in PurePosixPath(inside).parts if part not in ("/", "..")]
     name = PurePosixPath("images", *parts)
     if name.suffix.lower() in ("", ".img_content"):
         name = name.with_suffix(f".{image_ending(data)}")
@@ -193,3 +201,17 @@ def _place_image(table: PairTable, image: str, folder: Path) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     return str(name)
+
+
+WEBDATASET = Format(
+    "tar shards with .jpg/.png, .txt, .json",
+    recognise_webdataset,
+    read_shards,
+    write_shards,
+    several_files=True,
+    keeps_columns=True,
+    copies_images=True,
+)
+RS5M = Format(
+    "tar shards of RS5M: .img_content, .img_name, .caption", recognise_rs5m, read_shards, several_files=True
+)

@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 
 
 class ImageError(DataError):
-    """A image that is missing, too large or cannot be decoded; `kind` says which."""
+    """An image that is missing, too large or cannot be decoded; `kind` says which."""
 
     def __init__(self, kind: ImageTrouble, name: str, reason: str) -> None:
         self.kind: ImageTrouble = kind
@@ -56,10 +56,9 @@ class ImageError(DataError):
 
 @dataclass(frozen=True)
 class ImageProblem:
-    """A image that was skipped: its place in what was asked for, its row in the table, what is wrong."""
+    """An image or scene that was skipped: its id, its file as the data name it, and what is wrong."""
 
-    position: int
-    row: int
+    id: str
     image: str
     kind: ImageTrouble
     reason: str
@@ -77,7 +76,7 @@ def load_image(
     8-bit values stay as they are. Deeper ones (16-bit, float) are stretched band by band so that the 2nd and
     98th percentiles become black and white. Of several bands the first three are used, of two the first. A
     TIFF's fourth band is ignored, for it is as often infrared as opacity; in other formats transparent pixels
-    turn black. A image of more than four bands counts against `max_pixels` in proportion.
+    turn black. An image of more than four bands counts against `max_pixels` in proportion.
     """
     if isinstance(source, Path):
         label = name or str(source)
@@ -257,7 +256,8 @@ def map_images(
         except ImageError as error:
             if policy == "fail":
                 raise
-            return ImageProblem(position, row, table.arrow["image"][row].as_py(), error.kind, error.reason)
+            id, image = (table.arrow[name][row].as_py() for name in ("image_id", "image"))
+            return ImageProblem(id, image, error.kind, error.reason)
 
     bar = tqdm(total=len(rows), desc=progress, disable=not progress, unit=" images")
     with bar, ThreadPoolExecutor(workers) if workers else nullcontext() as pool:

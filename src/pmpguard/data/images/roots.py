@@ -14,6 +14,7 @@ from pmpguard.data.shards import split_reference
 from pmpguard.errors import DataError
 
 SAMPLE = 16
+MAX_OTHER_FOLDERS = 100
 
 
 def locate_images(
@@ -32,20 +33,36 @@ def locate_images(
     sample = spread(names)
     for dropped in range(max((len(PurePosixPath(name).parts) for name in sample), default=0)):
         shortened = [drop_folders(name, dropped) for name in sample]
-        for root in roots:
-            if any((root / split_reference(name)[0]).is_file() for name in shortened):
-                return root, [drop_folders(name, dropped) for name in names]
+        there = [sum(is_image_file(root / split_reference(name)[0]) for name in shortened) for root in roots]
+        if any(there):
+            return roots[there.index(max(there))], [drop_folders(name, dropped) for name in names]
     return images or (guesses[0] if guesses else folder / "images"), list(names)
 
 
 def candidate_roots(folder: Path) -> list[Path]:
-    """The places where images usually lie: `images` or `<name>_images` beside, the folder itself, above."""
+    """The places where images usually lie.
+
+    `images` or `<name>_images` in the folder, the folder itself, the same above it, its other folders
+    (`pictures`), and above it, for `annotations/` beside `train2017/`.
+    """
+
+    def folders(parent: Path) -> list[Path]:
+        places = sorted(parent.iterdir()) if parent.is_dir() else []
+        return [place for place in places if place.is_dir() and not place.name.startswith(".")]
 
     def named_images(parent: Path) -> list[Path]:
-        places = sorted(parent.iterdir()) if parent.is_dir() else []
-        return [place for place in places if place.name.lower().endswith("images") and place.is_dir()]
+        return [place for place in folders(parent) if place.name.lower().endswith("images")]
 
-    return [*named_images(folder), folder, *named_images(folder.parent)]
+    others = [place for place in folders(folder)[:MAX_OTHER_FOLDERS] if place not in named_images(folder)]
+    return [*named_images(folder), folder, *named_images(folder.parent), *others, folder.parent]
+
+
+def is_image_file(path: Path) -> bool:
+    """Whether a file is there; a name that no file system takes is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def drop_folders(name: str, count: int) -> str:
@@ -68,7 +85,7 @@ def spread(names: Sequence[str]) -> list[str]:
 def missing_images(table: PairTable) -> str | None:
     """A sentence saying that none of the table's images is there, where was looked and what to do."""
     names = spread(table.arrow["image"].slice(0, 100_000).to_pylist())
-    if not names or any((table.root / split_reference(name)[0]).is_file() for name in names):
+    if not names or any(is_image_file(table.root / split_reference(name)[0]) for name in names):
         return None
     folder = table.root.parent if table.root.name == "images" else table.root
     said = f"{table.name}: no image found below {table.root} (looked for {names[0]})"

@@ -26,7 +26,7 @@ _WHOLE = slice(None)
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What `augment` may do to a image.
+    """What `augment` may do to an image.
 
     flip and rotate: mirror images and quarter turns, each equally likely.
     crop_min: the smallest share of the area a random crop keeps; 1 switches crops off.
@@ -80,7 +80,7 @@ def augment(
     Images where `keep_orientation` (N,) bool is set, those whose caption names a direction, are neither
     turned nor flipped. uint8 is welcome and cheapest; the result is float on the same scale, and works before
     or after `normalise`. One (N,10) block of numbers is drawn per call on its device: what becomes
-    of a image depends on the generator's state, the batch's size and the image's place in it.
+    of an image depends on the generator's state, the batch's size and the image's place in it.
 
     A process that holds a part of the batch passes `images` (n,3,H,W) of its `share` and `keep_orientation`
     of the whole batch: all processes together then do what one would have done.

@@ -79,9 +79,9 @@ def _caption_findings(table: PairTable) -> Iterator[Finding]:
         summary = f"images that carry a caption more than once: {carriers:,}"
         yield Finding("repeated_captions", "note", summary, items)
 
-    _, first, pixels = np.unique(carried[:, 0], return_index=True, return_counts=True)  # per distinct caption
-    shared = [place for place in np.argsort(-pixels, kind="stable") if pixels[place] > 1]
+    _, first, counts = np.unique(carried[:, 0], return_index=True, return_counts=True)  # per distinct caption
+    shared = [place for place in np.argsort(-counts, kind="stable") if counts[place] > 1]
     if shared:
-        items = tuple(Item((captions[row_of[first[place]]],), f"{images[place]} images") for place in shared)
+        items = tuple(Item((captions[row_of[first[place]]],), f"{counts[place]} images") for place in shared)
         summary = f"captions shared by several images: {len(shared):,}"
         yield Finding("shared_captions", "note", summary, items)

@@ -22,12 +22,12 @@ from pmpguard.data.quality.perceptual_hash import (
 from pmpguard.data.quality.report import Finding, Item
 
 TRAINING = "train"
-_BLANK = 8  # grey levels: a image that varies less shows nothing
+_BLANK = 8  # grey levels: an image that varies less shows nothing
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a image lies."""
+    """Where an image lies."""
 
     dataset: str
     split: str

@@ -59,7 +59,7 @@ def bit_distance(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def near_pairs(
     first: np.ndarray, second: np.ndarray | None = None, near: int = NEAR
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Every pair of a image of `first` (N,2) and one of `second` (M,2) that are at most `near` bits apart.
+    """Every pair of an image of `first` (N,2) and one of `second` (M,2) that are at most `near` bits apart.
 
     Returns (pairs, 2) row numbers and (pairs,) distances. Without `second`, pairs within `first`, each once.
     No pair is missed whose first hashes differ in at most 10 bits (6 among over 100,000 images), and only

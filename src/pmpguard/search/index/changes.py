@@ -122,7 +122,7 @@ def remove_from_index(index: Path, ids: Sequence[str]) -> Change:
 def known_images(version: IndexVersion, named: Mapping[str, str], root: Path, *, update: bool) -> set[str]:
     """Which ids are in the index already; `named` maps ids to the names of their images below `root`.
 
-    An id that means another image there is an error. When `update` is true, a image may take the place of
+    An id that means another image there is an error. When `update` is true, an image may take the place of
     one of the same folder, or of one whose file is gone.
     """
     rows = {id: version.images.row_of[id] for id in named if id in version.images.row_of}

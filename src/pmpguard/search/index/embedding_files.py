@@ -17,7 +17,7 @@ float16.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from pmpguard.data.text_files import atomic_output
+from pmpguard.data.formats.embeddings import mapped_array, read_metadata
+from pmpguard.data.images.decode import ImageProblem
 from pmpguard.errors import DataError, ModelError
-from pmpguard.files import MANIFEST, read_json, sha256_file, write_json
+from pmpguard.files import MANIFEST, atomic_output, read_json, sha256_file, write_json
 from pmpguard.models.encoded import Encoded
 from pmpguard.search.index.model_identity import ModelIdentity
 from pmpguard.search.query import Kind
@@ -71,23 +72,13 @@ def read_format(path: Path, format: int, fix: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class UnreadableImage:
-    """A image that could not be embedded."""
-
-    id: str
-    image: str
-    kind: str
-    reason: str
-
-
-@dataclass(frozen=True)
 class Partition:
     """The receipt of a finished partition."""
 
     number: int
     images: int
     captions: int
-    problems: tuple[UnreadableImage, ...] = ()
+    problems: tuple[ImageProblem, ...] = ()
     sha256: dict[str, str] = field(default_factory=dict)
 
 
@@ -103,7 +94,7 @@ def write_partition(
     folder: Path,
     number: int,
     items: dict[Kind, tuple[Encoded, pa.Table]],
-    problems: Sequence[UnreadableImage],
+    problems: Sequence[ImageProblem],
 ) -> Partition:
     """Write every file, each in one step, and the receipt last; an interrupted partition has no receipt."""
     hashes: dict[str, str] = {}
@@ -147,7 +138,7 @@ def read_partitions(folder: Path) -> list[Partition]:
     partitions = []
     for path in sorted((folder / PARTITIONS).glob("[0-9]*.json")):
         stored = read_json(path)
-        problems = tuple(UnreadableImage(**problem) for problem in stored.pop("problems"))
+        problems = tuple(ImageProblem(**problem) for problem in stored.pop("problems"))
         partitions.append(Partition(**stored, problems=problems))
     return sorted(partitions, key=lambda partition: partition.number)
 
@@ -164,7 +155,7 @@ def image_column(folder: Path, name: str) -> dict[str, Any]:
     return dict(zip(table["id"].to_pylist(), values, strict=False))
 
 
-def remaining_problems(folder: Path) -> list[UnreadableImage]:
+def remaining_problems(folder: Path) -> list[ImageProblem]:
     """Images that could not be read, also when they were tried again."""
     found = {problem.id: problem for part in read_partitions(folder) for problem in part.problems}
     embedded = embedded_ids(folder)
@@ -250,7 +241,7 @@ def open_vectors(folder: Path, kind: Kind) -> StoredVectors:
     dim = EmbeddingSettings.read(folder).model.dim
     emb, fragments, masks, _ = FOLDERS[kind]
     arrays = [
-        tuple(_mapped(folder / file_name(name, partition.number)) for name in (emb, fragments, masks))
+        tuple(mapped_array(folder / file_name(name, partition.number)) for name in (emb, fragments, masks))
         for partition in _with_items(folder, kind)
     ]
     for pooled, regions, mask in arrays:
@@ -268,47 +259,9 @@ def open_metadata(folder: Path, kind: Kind) -> pa.Table:
     paths = [
         folder / file_name(FOLDERS[kind][3], part.number, "parquet") for part in _with_items(folder, kind)
     ]
-    return join_tables([_read_parquet(path) for path in paths])
-
-
-def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
-    """One below the other; columns that some lack are empty there, and types that differ become text."""
-    if not tables:
-        return pa.table({"id": pa.array([], pa.string())})
-    try:
-        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.concat_tables(list(_as_text(tables)), promote_options="permissive").combine_chunks()
-
-
-def _as_text(tables: Sequence[pa.Table]) -> Iterator[pa.Table]:
-    kinds: dict[str, set[str]] = {}
-    for table in tables:
-        for column in table.schema:
-            kinds.setdefault(column.name, set()).add(str(column.type))
-    for table in tables:
-        fields = [
-            pa.field(column.name, pa.string()) if len(kinds[column.name] - {"null"}) > 1 else column
-            for column in table.schema
-        ]
-        yield table.cast(pa.schema(fields))
+    return read_metadata(paths)
 
 
 def _with_items(folder: Path, kind: Kind) -> list[Partition]:
     partitions = read_partitions(folder)
     return [part for part in partitions if (part.images if kind == "image" else part.captions)]
-
-
-def _mapped(path: Path) -> npt.NDArray[Any]:
-    try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: missing or damaged ({error})", fix="restore it, or embed again") from error
-    return np.asarray(array)  # still mapped, without the cost that numpy's own class has for every row
-
-
-def _read_parquet(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(f"{path}: missing or damaged ({error})", fix="restore it, or embed again") from error

@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pmpguard.data.images.decode import ImageProblem
 from pmpguard.errors import PmpguardError
 from pmpguard.files import writer_lock
 from pmpguard.search.embed import embed_source
@@ -15,7 +16,6 @@ from pmpguard.search.index.changes import Change, add_to_index, known_images, re
 from pmpguard.search.index.embedding_files import (
     SETTINGS,
     EmbeddingSettings,
-    UnreadableImage,
     embedded_ids,
     image_column,
 )
@@ -41,13 +41,13 @@ class Update:
     """What became of an index, and the images that could not be read."""
 
     change: Change
-    problems: tuple[UnreadableImage, ...] = ()
+    problems: tuple[ImageProblem, ...] = ()
 
 
 def differences(version: IndexVersion, source: Source) -> Differences:
     """Compare an index with the images of a source.
 
-    A image has changed when its file has another size, time or place than when it was embedded. Only
+    An image has changed when its file has another size, time or place than when it was embedded. Only
     images of the source's own folder can be gone: the index may hold others too.
     """
     root = source.images.root.resolve()

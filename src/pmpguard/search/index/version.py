@@ -24,13 +24,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pmpguard.data.formats.embeddings import join_tables
 from pmpguard.errors import DataError, PmpguardError
 from pmpguard.files import MANIFEST, sha256_file, verify_manifest, write_json
 from pmpguard.search.filters import FilterColumns
 from pmpguard.search.index.embedding_files import (
     EmbeddingSettings,
     StoredVectors,
-    join_tables,
     open_metadata,
     open_vectors,
     read_format,

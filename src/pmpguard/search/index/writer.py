@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ from pmpguard.errors import DataError
 from pmpguard.files import (
     MANIFEST,
     atomic_directory,
+    discard,
     read_json,
     remove_leftovers,
     sha256_file,
@@ -177,10 +176,3 @@ def _discard_unread(version: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def discard(folder: Path) -> None:
-    """Delete a folder so that it is gone at once; if interrupted, the rest is a leftover."""
-    leftover = folder.with_name(f".tmp-{uuid.uuid4().hex}-{folder.name}")
-    folder.rename(leftover)
-    shutil.rmtree(leftover)

@@ -1,6 +1,6 @@
 """A canvas in unit coordinates, and the textures that make flat paint look like ground seen from above.
 
-Noise is drawn once per pixel size, twice as wide as a image; every scene cuts its own window out of it.
+Noise is drawn once per pixel size, twice as wide as an image; every scene cuts its own window out of it.
 That costs microseconds instead of milliseconds and gives the same pattern at every size.
 """
 
@@ -107,14 +107,14 @@ class Canvas:
         return tile[y : y + self.pixels, x : x + self.pixels]
 
     def blend(self, dark: RGB, light: RGB, amount: Plane) -> Image.Image:
-        """A image between two colours; `amount` (pixels, pixels) is 0 for dark and 1 for light."""
+        """An image between two colours; `amount` (pixels, pixels) is 0 for dark and 1 for light."""
         image = Image.fromarray(np.clip(amount * 255, 0, 255).astype(np.uint8))
         steps = np.linspace(dark, light, 256)  # (256, 3)
         image.putpalette(np.clip(steps, 0, 255).astype(np.uint8).tobytes())
         return image.convert("RGB")
 
     def ground(self, dark: RGB, light: RGB, kind: str = "natural") -> Image.Image:
-        """A image of textured ground between two tones."""
+        """An image of textured ground between two tones."""
         return self.blend(dark, light, self.window(ground_tile(self.pixels, kind)))
 
     def mask(self, outlines: Sequence[Sequence[Point]]) -> Image.Image:

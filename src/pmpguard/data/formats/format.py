@@ -1,0 +1,84 @@
+"""What a format is: how its files are recognised, read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from pmpguard.data.column_names import ColumnNames
+from pmpguard.data.pairs import PairTable
+from pmpguard.data.shards import is_shard, iter_members, plain_tar
+from pmpguard.data.text_files import read_csv
+from pmpguard.errors import DataError
+
+HEAD_BYTES = 65_536
+PEEKED_MEMBERS = 16
+
+
+@dataclass(frozen=True)
+class Peek:
+    """The beginning of a file, for formats to recognise; each part is read when it is first asked for."""
+
+    path: Path
+    names: ColumnNames = field(default_factory=ColumnNames)
+
+    @property
+    def ending(self) -> str:
+        return self.path.suffix.lower()
+
+    @cached_property
+    def head(self) -> str:
+        with self.path.open("rb") as stream:
+            return stream.read(HEAD_BYTES).decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
+
+    @property
+    def is_json(self) -> bool:
+        return self.ending == ".json"
+
+    @cached_property
+    def header(self) -> list[str]:
+        """Columns of a CSV file; numbers where it has no header, none where it is no CSV file."""
+        if self.ending not in (".csv", ".tsv", ".txt") or not self.path.stat().st_size:
+            return []
+        if self.ending == ".txt" and not any(mark in self.head.partition("\n")[0] for mark in "\t,;|"):
+            return []
+        return read_csv(self.path)[0]
+
+    @cached_property
+    def members(self) -> set[str]:
+        """Endings of the first members of a tar file, without the keys of the samples."""
+        if not is_shard(self.path):
+            return set()
+        with plain_tar(self.path).open("rb") as stream:
+            members = zip(range(PEEKED_MEMBERS), iter_members(stream, str(self.path)), strict=False)
+            return {member.name.rpartition("/")[2].partition(".")[2].lower() for _, member in members}
+
+
+@dataclass(frozen=True)
+class Format:
+    """A way of storing pairs.
+
+    `read(files, images)` gives the table, with `names` of columns as a third argument where `names_columns`;
+    `write(table, path)` is there where writing makes sense.
+    """
+
+    about: str
+    recognise: Callable[[Peek], bool]
+    read: Callable[..., PairTable]
+    write: Callable[[PairTable, Path], None] | None = None
+    endings: tuple[str, ...] = ()  # a target with one of these is written in this format
+    one_file: bool = False  # a dataset is one file
+    several_files: bool = False  # a split may have several files
+    names_columns: bool = False
+    keeps_columns: bool = False
+    copies_images: bool = False
+
+
+def common_folder(files: list[Path]) -> Path:
+    """The nearest folder that holds all files."""
+    for folder in files[0].parents:
+        if all(path.is_relative_to(folder) for path in files):
+            return folder
+    raise DataError(f"{files[0]} and {files[-1]} share no folder", fix="pass files of one folder")
