@@ -22,6 +22,9 @@ HEAT_SHEET = 512  # pixels along a sheet of heat maps
 _QUALITY = 82
 _TYPICAL, _STRONGEST = 0.5, 0.995  # quantiles of all cosines: where the heat begins, where it is full
 _SAMPLED_PAIRS = 2000
+# The look of heat maps on both pages, from nothing over violet to bright yellow, as in web/shared/heat.js.
+HEAT_COLOURS = ((0, 70, 0, 110), (0.3, 150, 20, 110), (0.6, 240, 90, 40), (1, 255, 240, 120))  # level, colour
+HEAT_OPACITY = ((0, 0), (0.15, 90), (1, 215))  # level, alpha
 
 LoadThumbnail = Callable[[str], Image.Image | None]
 SaveSheet = Callable[[str, bytes], None]
@@ -131,15 +134,15 @@ def _heat_levels(values: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def _heat_sheet(sheet: np.ndarray) -> bytes:
-    """(down, h, across, w) levels to a PNG whose palette runs from nothing over violet to bright yellow."""
+    """(down, h, across, w) levels to a PNG whose palette is the colours of heat maps."""
     down, tile_height, across, tile_width = sheet.shape
     image = Image.fromarray(np.ascontiguousarray(sheet.reshape(down * tile_height, across * tile_width)), "L")
     level = np.linspace(0, 1, 256)
-    stops = [0, 0.3, 0.6, 1]
-    colours = [np.interp(level, stops, channel) for channel in ([70, 150, 240, 255], [0, 20, 90, 240])]
-    blue = np.interp(level, stops, [110, 110, 40, 120])
-    image.putpalette(np.stack([*colours, blue], axis=1).round().astype(np.uint8).tobytes())
-    alpha = np.interp(level, [0, 0.15, 1], [0, 90, 215]).round().astype(np.uint8)
+    stops, *channels = zip(*HEAT_COLOURS, strict=True)
+    colours = np.stack([np.interp(level, stops, channel) for channel in channels], axis=1)  # (256, 3)
+    image.putpalette(colours.round().astype(np.uint8).tobytes())
+    places, opacity = zip(*HEAT_OPACITY, strict=True)
+    alpha = np.interp(level, places, opacity).round().astype(np.uint8)
     stream = io.BytesIO()
     image.save(stream, "PNG", transparency=alpha.tobytes())
     return stream.getvalue()
