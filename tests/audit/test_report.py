@@ -17,7 +17,14 @@ from PIL import Image
 from pmpguard.audit.report import SCRIPTS, SHARED, embedded_json, fill_page, write_report
 from pmpguard.audit.report_columns import PairTruth, pack
 from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal, WordVerdict
-from pmpguard.audit.sprites import ACROSS, HEAT_COLOURS, HEAT_OPACITY, THUMBNAIL, write_heat_maps, write_thumbnails
+from pmpguard.audit.sprites import (
+    ACROSS,
+    HEAT_COLOURS,
+    HEAT_OPACITY,
+    THUMBNAIL,
+    write_heat_maps,
+    write_thumbnails,
+)
 from pmpguard.errors import DataError
 
 SUMMARY = AuditSummary(2, 2, 1, 0.25, (0.2, 0.3), 0, 0, dataset="f" * 64)
