@@ -123,7 +123,7 @@ def test_a_report_without_truth_does_not_speak_of_it(open_page, small_report):
 
 
 def test_a_method_that_judges_nothing_has_no_report(run):
-    result, data = run
+    _, data = run
     trained = SimpleNamespace(method=SimpleNamespace(p_match=None))
     with pytest.raises(ConfigError, match="judges no pairs"):
         audit_training(SimpleNamespace(trained=trained, detection=None), data)
