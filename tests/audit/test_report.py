@@ -19,8 +19,7 @@ from pmpguard.audit.report_columns import PairTruth, pack
 from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal, WordVerdict
 from pmpguard.audit.sprites import (
     ACROSS,
-    HEAT_COLOURS,
-    HEAT_OPACITY,
+    HEAT,
     THUMBNAIL,
     write_heat_maps,
     write_thumbnails,
@@ -186,13 +185,13 @@ def test_heat_maps_show_each_word_its_regions():
     heat = write_heat_maps(heat_rows(), sheets.__setitem__)
     assert list(sheets) == ["heat-000.png"] and (heat.tile_height, heat.tile_width) == (3, 2)
     image = Image.open(io.BytesIO(sheets["heat-000.png"]))
-    levels, alpha = np.asarray(image), np.asarray(image.convert("RGBA"))[..., 3]
+    levels, colours = np.asarray(image), np.asarray(image.convert("RGBA"))
     tiles = [levels[:3, 2 * word : 2 * word + 2].tolist() for word in range(4)]
     assert tiles[0] == [[0, 0], [0, 255], [0, 0]]
     assert tiles[1] == [[0, 0], [0, 0], [0, 0]]
     assert tiles[2] == [[0, 0], [0, 255], [0, 0]]
     assert tiles[3] == [[255, 0], [0, 0], [0, 0]]
-    assert alpha[0, 0] == 0 and alpha[1, 1] > 180
+    assert (colours[0, 0].tolist(), colours[1, 1].tolist()) == (list(HEAT[0][1:]), list(HEAT[-1][1:]))
 
 
 def test_many_words_fill_several_sheets():
@@ -312,9 +311,8 @@ def test_an_audit_without_pairs_still_gives_a_page(tmp_path):
 
 def test_both_pages_have_one_look_of_heat_maps():
     script = (Path(write_report.__code__.co_filename).parents[1] / "web/shared/heat.js").read_text()
-    for name, stops in (("COLOURS", HEAT_COLOURS), ("OPACITY", HEAT_OPACITY)):
-        written = re.search(rf"const {name} = (\[.*\]);", script)[1]
-        assert json.loads(written) == [list(stop) for stop in stops]
+    written = re.search(r"const HEAT = (\[.*\]);", script)[1]
+    assert json.loads(written) == [list(stop) for stop in HEAT]
 
 
 def test_the_truth_stands_beside_the_verdicts_where_it_is_known(tmp_path):

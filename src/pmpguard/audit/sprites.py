@@ -22,9 +22,9 @@ HEAT_SHEET = 512  # pixels along a sheet of heat maps
 _QUALITY = 82
 _TYPICAL, _STRONGEST = 0.5, 0.995  # quantiles of all cosines: where the heat begins, where it is full
 _SAMPLED_PAIRS = 2000
-# The look of heat maps on both pages, from nothing over violet to bright yellow, as in web/shared/heat.js.
-HEAT_COLOURS = ((0, 70, 0, 110), (0.3, 150, 20, 110), (0.6, 240, 90, 40), (1, 255, 240, 120))  # level, colour
-HEAT_OPACITY = ((0, 0), (0.15, 90), (1, 215))  # level, alpha
+# Level, red, green, blue, alpha: shade where a word is not found, warm light where it is;
+# web/shared/heat.js has the same.
+HEAT = ((0, 8, 10, 20, 130), (0.5, 120, 95, 45, 50), (1, 255, 205, 80, 120))
 
 LoadThumbnail = Callable[[str], Image.Image | None]
 SaveSheet = Callable[[str, bytes], None]
@@ -137,12 +137,11 @@ def _heat_sheet(sheet: np.ndarray) -> bytes:
     """(down, h, across, w) levels to a PNG whose palette is the colours of heat maps."""
     down, tile_height, across, tile_width = sheet.shape
     image = Image.fromarray(np.ascontiguousarray(sheet.reshape(down * tile_height, across * tile_width)), "L")
+    stops, *channels = zip(*HEAT, strict=True)
     level = np.linspace(0, 1, 256)
-    stops, *channels = zip(*HEAT_COLOURS, strict=True)
-    colours = np.stack([np.interp(level, stops, channel) for channel in channels], axis=1)  # (256, 3)
-    image.putpalette(colours.round().astype(np.uint8).tobytes())
-    places, opacity = zip(*HEAT_OPACITY, strict=True)
-    alpha = np.interp(level, places, opacity).round().astype(np.uint8)
+    colours = np.stack([np.interp(level, stops, channel) for channel in channels], axis=1)  # (256, 4)
+    colours = colours.round().astype(np.uint8)
+    image.putpalette(colours[:, :3].tobytes())
     stream = io.BytesIO()
-    image.save(stream, "PNG", transparency=alpha.tobytes())
+    image.save(stream, "PNG", transparency=colours[:, 3].tobytes())
     return stream.getvalue()

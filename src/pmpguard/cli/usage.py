@@ -1,4 +1,4 @@
-"""What to say about wrong usage: the mistake, what was probably meant, where to look; never a page of help."""
+"""Wrong usage in three lines: the mistake, what was probably meant, where to look; never a page of help."""
 
 from __future__ import annotations
 
