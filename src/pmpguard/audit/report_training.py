@@ -20,7 +20,7 @@ from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal
 from pmpguard.audit.sprites import LoadThumbnail
 from pmpguard.audit.word_evidence import ImageWords, WordList, WordSpan, spelling_vectors, word_spans
 from pmpguard.audit.word_verdicts import JudgedWords, judge_words
-from pmpguard.data.images.sources import Images
+from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError
 from pmpguard.experiments.run import ExperimentResult, PreparedDataset
@@ -109,7 +109,7 @@ def audit_training(
     return TrainingAudit(table, rows, summary, truth_of(result, data), thumbnails_of(table, images))
 
 
-def pair_words(retriever: Retriever, table: PairTable, images: Images, texts: list[str]) -> PairWords:
+def pair_words(retriever: Retriever, table: PairTable, images: ImageSource, texts: list[str]) -> PairWords:
     """Encode the images and every spelling of the captions."""
     codes = np.arange(len(images))
     parts = images.batches([codes[start : start + BATCH] for start in range(0, len(codes), BATCH)])
@@ -149,8 +149,8 @@ def truth_of(result: ExperimentResult, data: PreparedDataset) -> dict[str, PairT
     return {pair: PairTruth(caption, mismatched) for pair, caption, mismatched in pairs}
 
 
-def thumbnails_of(table: PairTable, images: Images) -> LoadThumbnail:
-    """Images by the name in the `image` column, from the ones training has open."""
+def thumbnails_of(table: PairTable, images: ImageSource) -> LoadThumbnail:
+    """ImageSource by the name in the `image` column, from the ones training has open."""
     code_of = dict(zip(table.column("image"), table.image_codes.tolist(), strict=True))
 
     def load(name: str) -> Image.Image:
