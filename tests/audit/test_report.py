@@ -14,10 +14,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pmpguard.audit.report import SCRIPTS, embedded_json, fill_page, write_report
-from pmpguard.audit.report_columns import pack
+from pmpguard.audit.report import SCRIPTS, SHARED, embedded_json, fill_page, write_report
+from pmpguard.audit.report_columns import PairTruth, pack
 from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal, WordVerdict
-from pmpguard.audit.sprites import ACROSS, THUMBNAIL, write_heat_maps, write_thumbnails
+from pmpguard.audit.sprites import (
+    ACROSS,
+    HEAT,
+    THUMBNAIL,
+    write_heat_maps,
+    write_thumbnails,
+)
 from pmpguard.errors import DataError
 
 SUMMARY = AuditSummary(2, 2, 1, 0.25, (0.2, 0.3), 0, 0, dataset="f" * 64)
@@ -179,13 +185,13 @@ def test_heat_maps_show_each_word_its_regions():
     heat = write_heat_maps(heat_rows(), sheets.__setitem__)
     assert list(sheets) == ["heat-000.png"] and (heat.tile_height, heat.tile_width) == (3, 2)
     image = Image.open(io.BytesIO(sheets["heat-000.png"]))
-    levels, alpha = np.asarray(image), np.asarray(image.convert("RGBA"))[..., 3]
+    levels, colours = np.asarray(image), np.asarray(image.convert("RGBA"))
     tiles = [levels[:3, 2 * word : 2 * word + 2].tolist() for word in range(4)]
     assert tiles[0] == [[0, 0], [0, 255], [0, 0]]
     assert tiles[1] == [[0, 0], [0, 0], [0, 0]]
     assert tiles[2] == [[0, 0], [0, 255], [0, 0]]
     assert tiles[3] == [[255, 0], [0, 0], [0, 0]]
-    assert alpha[0, 0] == 0 and alpha[1, 1] > 180
+    assert (colours[0, 0].tolist(), colours[1, 1].tolist()) == (list(HEAT[0][1:]), list(HEAT[-1][1:]))
 
 
 def test_many_words_fill_several_sheets():
@@ -292,11 +298,29 @@ def test_the_scripts_never_write_markup():
         "style=",
     ):
         assert word not in page
-    folder = Path(write_report.__code__.co_filename).parents[1] / "web" / "report"
-    assert {path.name for path in folder.glob("*.js")} == set(SCRIPTS)
-    assert all(path.read_text().count("\n") <= 400 for path in folder.iterdir())
+    web = Path(write_report.__code__.co_filename).parents[1] / "web"
+    assert {path.name for path in (web / "report").glob("*.js")} == set(SCRIPTS)
+    assert {path.name for path in (web / "shared").iterdir()} == set(SHARED)
+    assert all(path.read_text().count("\n") <= 400 for path in web.rglob("*.*"))
 
 
 def test_an_audit_without_pairs_still_gives_a_page(tmp_path):
     data = data_of(write_report(tmp_path, [], AuditSummary(0, 0, 0, 0.0, None, 0, 0), plain))
     assert data["pairs"] == [] and data["sheets"] == {}
+
+
+def test_both_pages_have_one_look_of_heat_maps():
+    script = (Path(write_report.__code__.co_filename).parents[1] / "web/shared/heat.js").read_text()
+    written = re.search(r"const HEAT = (\[.*\]);", script)[1]
+    assert json.loads(written) == [list(stop) for stop in HEAT]
+
+
+def test_the_truth_stands_beside_the_verdicts_where_it_is_known(tmp_path):
+    rows = [pair(2, "a river"), pair(1, "a pond", flag=True)]
+    truth = {"p1": PairTruth("a harbour", True), "p2": PairTruth("a river", False)}
+    data = data_of(write_report(tmp_path, rows, SUMMARY, plain, truth=truth))
+    assert unpack(data["truth"]["mismatched"]) == [1, 0]
+    assert [data["captions"][code] for code in unpack(data["truth"]["caption"])] == ["a harbour", "a river"]
+    assert data_of(write_report(tmp_path, rows, SUMMARY, plain))["truth"] is None
+    with pytest.raises(DataError, match="pair 'p2': its truth is missing"):
+        write_report(tmp_path, rows, SUMMARY, plain, truth={"p1": truth["p1"]})

@@ -46,7 +46,7 @@ def test_files_and_report(dataset, tmp_path):
     for example in report.examples:
         row = clean.column("pair_id").index(example.pair_id)
         assert (example.was, example.now) == (clean.captions[row], corruption.table.captions[row])
-    assert len(report.examples) == 3 and "16 of 40 captions are now wrong" in report.as_text()
+    assert len(report.examples) == 3 and "16 of 40 captions are now mismatched" in report.as_text()
     assert json.loads(json.dumps(report.as_dict()))["out"] == str(out)
 
 
@@ -165,3 +165,17 @@ def test_import_of_another_projects_index(dataset, tmp_path):
     np.save(tmp_path / "index.npy", np.random.default_rng(1).permutation(images))
     report = import_noise(dataset, tmp_path / "index.npy", tmp_path / "noise.json", kind="image_of_caption")
     assert 0 < report.effective_rate <= report.requested_rate
+
+
+def test_another_projects_index_is_imported_on_the_command_line(dataset, tmp_path, capsys):
+    order = np.random.default_rng(2).permutation(40)
+    np.save(tmp_path / "index.npy", order)
+    words = [str(dataset), str(tmp_path / "index.npy"), str(tmp_path / "noise.json")]
+    assert main(["corrupt", "import", *words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    clean = read_pairs(dataset)
+    result = apply_manifest(clean, tmp_path / "noise.json")
+    assert result.table.captions[:40] == [clean.captions[place] for place in order]
+    assert printed["mode"] == "imported" and printed["wrong"] == int(result.is_noisy.sum())
+    assert main(["corrupt", "import", *words, "--kind", "image_of_caption"]) == 1
+    assert "as many captions to each image" in capsys.readouterr().err

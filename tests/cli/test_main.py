@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 import types
@@ -54,6 +55,8 @@ def sample(path: Path, big_name: str = "x", train: Settings = USUAL, fail: str |
         raise OSError(28, "No space left on device", str(path))
     if fail == "stop":
         raise KeyboardInterrupt
+    if fail == "term":
+        signal.raise_signal(signal.SIGTERM)
     return Report(path / big_name, train.epochs, 4 if fail == "partly" else 0)
 
 
@@ -64,30 +67,31 @@ usage: pmpguard COMMAND [options]
 Image-text retrieval on remote-sensing imagery when the captions cannot be trusted.
 
 commands:
-  demo          the main job on the synthetic scenes: train, detect mismatched captions, rematch
-  data check    find missing, unreadable, duplicate and leaking images and captions
-  data stats    counts, lengths and the best recall the ids allow
-  data convert  read any known format, write another
-  data sheet    draw a contact sheet of images and captions
-  data scenes   write the synthetic scenes as a dataset
-  corrupt       make a seeded, fingerprinted share of the training captions wrong
-  convert       turn an OpenCLIP or OpenAI checkpoint into a Hugging Face CLIP folder
-  train         train a retriever, select it on validation, measure it once on test
-  table         run a recipe's methods, rates and seeds, and render the table
-  evaluate      recalls of any model directory on any dataset
-  audit         say which captions of a dataset are wrong and what they should be
-  clean         write the dataset that an audit, and your decisions, leave
-  figure        draw audited pairs: image, wrong words, the caption it should have
-  tile          cut GeoTIFF scenes into overlapping tiles that keep their coordinates
-  embed         turn images and captions into vectors that others can read
-  index build   make a searchable index of an embedding
-  index add     add images to an index without building it again
-  index remove  remove images from an index
-  index verify  name any file of an index that is missing or changed
-  index info    what an index holds and can be filtered by
-  search        find images or captions by text, image, or both
-  serve         the search page and its API over an index
-  up            from a folder of images to a search page in one step
+  demo            the main job on the synthetic scenes: train, detect mismatched captions, rematch
+  data check      find missing, unreadable, duplicate and leaking images and captions
+  data stats      counts, lengths and the best recall the ids allow
+  data convert    read any known format, write another
+  data sheet      draw a contact sheet of images and captions
+  data scenes     write the synthetic scenes as a dataset
+  corrupt         mismatch a seeded, fingerprinted share of the training captions
+  corrupt import  read the noise of another project from its index file
+  convert         turn an OpenCLIP or OpenAI checkpoint into a Hugging Face CLIP folder
+  train           train a retriever, select it on validation, measure it once on test
+  table           run a recipe's methods, rates and seeds, and render the table
+  evaluate        recalls of any model directory on any dataset
+  audit           say which captions of a dataset are wrong and what they should be
+  clean           write the dataset that an audit, and your decisions, leave
+  figure          draw audited pairs: image, wrong words, the caption it should have
+  tile            cut GeoTIFF scenes into overlapping tiles that keep their coordinates
+  embed           turn images and captions into vectors that others can read
+  index build     make a searchable index of an embedding
+  index add       add images to an index without building it again
+  index remove    remove images from an index
+  index verify    name any file of an index that is missing or changed
+  index info      what an index holds and can be filtered by
+  search          find images or captions by text, image, or both
+  serve           the search page and its API over an index
+  up              from a folder of images to a search page in one step
 
 `pmpguard COMMAND --help` shows its options. Every command takes --config FILE.yaml, overrides
 such as --train.epochs 5, and --json for machine-readable output.
@@ -155,8 +159,7 @@ def test_positional_only_words_with_a_default_may_be_left_out(capsys) -> None:
         assert cli.run_verb("verb", verb, words) == 0
     said = capsys.readouterr().out.splitlines()
     assert said == ["x, none, 1", "x, none, 2", "x, y, 2", "x, , 2", "x, -y, 1"]
-    with pytest.raises(SystemExit):
-        cli.run_verb("verb", verb, ["-k", "2"])
+    assert cli.run_verb("verb", verb, ["-k", "2"]) == 2
     assert "name" in capsys.readouterr().err
 
 
@@ -208,15 +211,23 @@ def test_of_several_processes_only_the_first_prints(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nonsense"], "unknown command 'nonsense'; known: demo, data check"),
-        (["group"], "unknown command 'group'; known: group one"),
-        (["group", "two"], "unknown command 'group'; known: group one"),
+        (["nonsense"], "unknown command 'nonsense'\nFix: `pmpguard --help` lists all commands\n"),
+        (["group"], "unknown command 'group'\nKnown: group one\n"),
+        (["group", "zebra"], "unknown command 'group zebra'\nKnown: group one\n"),
+        (["group", "ome", "a"], "unknown command 'group ome'\nDid you mean `pmpguard group one`?\n"),
+        (["data", "chek", "a"], "unknown command 'data chek'\nDid you mean `pmpguard data check`?\n"),
+        (["evalute"], "unknown command 'evalute'\nDid you mean `pmpguard evaluate`?\n"),
         (["sample"], "path"),
-        (["sample", "a", "--colour", "red"], "colour"),
-        (["sample", "a", "--train.epochs", "many"], "epochs"),
-        (["sample", "a", "--train.speed", "3"], "speed"),
-        (["sample", "a", "--train.epoch", "3"], "train.epoch"),
-        (["sample", "a", "--big", "x"], "big"),
+        (["sample", "a", "--colour", "red"], "unknown option --colour\nFix: `pmpguard sample --help`"),
+        (["sample", "a", "--train.epochs", "many"], "--train.epochs: Expected a int. Got value: many\nFix:"),
+        (["sample", "a", "--train.speed", "3"], "unknown option --train.speed\n"),
+        (
+            ["sample", "a", "--train.epoch", "3"],
+            "unknown option --train.epoch\nDid you mean --train.epochs?\n",
+        ),
+        (["sample", "a", "--epochs", "3"], "unknown option --epochs\nDid you mean --train.epochs?\n"),
+        (["sample", "a", "--big", "x"], "unknown option --big\n"),
+        (["sample", "a", "b", "c"], "too many words: b c\n"),
     ],
 )
 def test_wrong_usage_is_code_2(words, message, capsys):
@@ -227,13 +238,26 @@ def test_wrong_usage_is_code_2(words, message, capsys):
     assert code == 2
     captured = capsys.readouterr()
     assert message in captured.err and not captured.out
+    assert 2 <= captured.err.count("\n") <= 3
 
 
 def test_an_unknown_key_in_a_config_file_is_an_error(tmp_path, capsys):
     (tmp_path / "c.yaml").write_text("train:\n  epoch: 7\n")
-    with pytest.raises(SystemExit) as flagged:
-        cli.main(["sample", "a", "--config", str(tmp_path / "c.yaml")])
-    assert flagged.value.code == 2 and "epoch" in capsys.readouterr().err
+    assert cli.main(["sample", "a", "--config", str(tmp_path / "c.yaml")]) == 2
+    assert "unknown option --train.epoch\nDid you mean --train.epochs?" in capsys.readouterr().err
+
+
+def test_a_config_may_be_named_as_a_recipe_of_the_package(capsys):
+    found = cli.with_recipes(["x", "--config", "frozen-light", "--config=frozen-light"], "train")
+    path = Path(pmpguard.__file__).parent / "experiments/recipes/train/frozen-light.yaml"
+    assert found == ["x", "--config", str(path), f"--config={path}"] and path.is_file()
+    assert cli.with_recipes(["--config", "own.yaml", "--config"], "train") == [
+        "--config",
+        "own.yaml",
+        "--config",
+    ]
+    assert cli.main(["train", "run", "--config", "frozen-ligth"]) == 1
+    assert "no recipe is called 'frozen-ligth'\nFix: did you mean frozen-light?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -242,6 +266,7 @@ def test_an_unknown_key_in_a_config_file_is_an_error(tmp_path, capsys):
         ("data", 1, "pmpguard sample: a row 3: bad\nFix: mend it\n"),
         ("disk", 1, "pmpguard sample: [Errno 28] No space left on device: 'a'\n"),
         ("stop", 130, "\npmpguard sample: interrupted\n"),
+        ("term", 143, "\npmpguard sample: terminated\n"),
     ],
 )
 def test_failures_have_a_message_and_a_code(fail, code, message, capsys):
@@ -253,3 +278,20 @@ def test_the_package_itself_is_the_command() -> None:
     asked = [sys.executable, "-m", "pmpguard", "--version"]
     told = subprocess.run(asked, capture_output=True, text=True, check=True)
     assert told.stdout.startswith("pmpguard ")
+
+
+def test_sigterm_reaches_whoever_listens_to_ctrl_c(monkeypatch, capsys):
+    """A verb that saves on Ctrl-C, as training does, saves on SIGTERM, too; its exit code tells which."""
+    heard: list[int] = []
+
+    def saving(path: Path) -> Report:
+        before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+        signal.raise_signal(signal.SIGTERM)
+        signal.signal(signal.SIGINT, before)
+        return Report(path, 1, exit_code=130)
+
+    monkeypatch.setattr(sys.modules["pmpguard.cli.sample"], "sample", saving)
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.main(["sample", "a"]) == 143
+    assert heard == [signal.SIGINT] and capsys.readouterr().out == "a after 1 epochs\n"
+    assert signal.getsignal(signal.SIGTERM) == before

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import pmpguard
-from pmpguard.cli import downloads
 from pmpguard.cli import main as cli
 from pmpguard.cli import table as command
-from pmpguard.cli.downloads import missing_dataset, missing_weights
 from pmpguard.errors import ConfigError
 from pmpguard.evaluation.recall import recall_names
+from pmpguard.experiments import downloads
+from pmpguard.experiments.downloads import missing_dataset, missing_weights
 from pmpguard.experiments.grid import grid_cells, read_grid
 from pmpguard.experiments.paper_reference import paper_rows
 from pmpguard.experiments.render import same_method

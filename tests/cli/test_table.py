@@ -184,6 +184,17 @@ def test_there_are_recipes() -> None:
     assert {recipe.stem for recipe in RECIPES} >= {"scenes", "rsicd-light", "rsicd-ablation"}
 
 
+def test_recipes_are_listed_and_found_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["table", "--list"]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert set(lines) == {recipe.stem for recipe in RECIPES}
+    assert lines["rsicd-light"] == "RSICD, light encoders"
+    assert cli.main(["table", "rsicd-ligth"]) == 1
+    assert "Fix: did you mean rsicd-light? known: " in capsys.readouterr().err
+    assert cli.main(["table"]) == 1 and "--list" in capsys.readouterr().err
+    assert cli.main(["table", "absent.yaml"]) == 1 and "no such recipe" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_runs_on_synthetic_scenes(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

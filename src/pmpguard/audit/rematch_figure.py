@@ -1,5 +1,5 @@
-"""The paper's Figure 3 for any audited pairs: image, wrong caption with its wrong words in red, and the
-caption it was rematched with, its words that the image bears out in green."""
+"""The paper's Figure 3 for any audited pairs: image, mismatched caption with its unsupported words in red,
+and the caption it was rematched with, its words that the image bears out in green."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 
 from PIL import Image
 
-from pmpguard.audit.rows import AuditRow, WordVerdict
+from pmpguard.audit.rows import BORNE_OUT, AuditRow, WordVerdict
 from pmpguard.errors import ConfigError, DataError, require
 from pmpguard.files import write_atomic
 
 RED, GREEN, PLAIN, GREY = "#c62828", "#2e7d32", "#202020", "#757575"
-SUPPORTED = 0.65
 WIDTH, HEIGHT = 9.0, 2.1  # inches of one pair
-MOST = 100  # pairs of a figure
+MAX_PAIRS = 100  # of a figure
 TEXT_LEFT, FONT = 0.265, 11
 LINE = 0.115  # of the pair's height, between two lines of text
 
@@ -34,11 +33,9 @@ def draw_rematches(
             f"{path}: cannot draw a .{kind} file", fix="use a name ending in .png, .svg or .pdf"
         )
     if not rows:
-        raise ConfigError(
-            "no pairs to draw: none was judged wrong and has a proposal", fix="name some (--pairs)"
-        )
-    if len(rows) > MOST:
-        raise ConfigError(f"{len(rows)} pairs do not fit into one figure", fix=f"at most {MOST} of them")
+        raise ConfigError("no pairs to draw: none was flagged and has a proposal", fix="name some (--pairs)")
+    if len(rows) > MAX_PAIRS:
+        raise ConfigError(f"{len(rows)} pairs do not fit into one figure", fix=f"at most {MAX_PAIRS} of them")
     figures = require("matplotlib.figure", "plots")
     backend = require("matplotlib.backends.backend_agg", "plots")
     figure = figures.Figure(figsize=(WIDTH, HEIGHT * len(rows)), dpi=150)
@@ -69,7 +66,7 @@ def coloured_words(caption: str, words: Sequence[WordVerdict], *, supported: boo
     """
     colour_of = {}
     for word in words:
-        if supported and word.support >= SUPPORTED:
+        if supported and word.support >= BORNE_OUT:
             colour_of[word.start] = GREEN
         elif not supported and word.wrong:
             colour_of[word.start] = RED

@@ -9,16 +9,25 @@ from __future__ import annotations
 import base64
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, AuditSummary
+from pmpguard.audit.rows import BORNE_OUT, SURE_ENOUGH, AuditRow, AuditSummary
 from pmpguard.audit.sprites import ACROSS, THUMBNAIL, HeatMaps, Thumbnails
 from pmpguard.errors import DataError
 
 _LISTED_UNREADABLE = 500
+
+
+@dataclass(frozen=True)
+class PairTruth:
+    """What is known of a pair whose noise was injected: the caption it had before, and whether it lost it."""
+
+    caption: str
+    mismatched: bool
 
 
 class Codes:
@@ -51,12 +60,16 @@ def pack(values: np.ndarray) -> dict[str, str]:
     return {"type": kind, "data": base64.b64encode(values.astype(f"<{kind}").tobytes()).decode("ascii")}
 
 
-def check_rows(rows: Sequence[AuditRow]) -> None:
+def check_rows(rows: Sequence[AuditRow], truth: Mapping[str, PairTruth] | None = None) -> None:
     """Refuse what the page could only show wrongly: repeated pair ids, words outside their caption."""
     seen: set[str] = set()
     for row in rows:
         if row.pair_id in seen:
             raise DataError(f"pair {row.pair_id!r} is in the audit twice", fix="give every pair its own id")
+        if truth is not None and row.pair_id not in truth:
+            raise DataError(
+                f"pair {row.pair_id!r}: its truth is missing", fix="give the truth of all pairs or of none"
+            )
         seen.add(row.pair_id)
         stop = 0
         for index, word in enumerate(row.words):
@@ -81,17 +94,19 @@ def report_columns(
     thumbnails: Thumbnails,
     heat: HeatMaps,
     summary: AuditSummary,
+    truth: Mapping[str, PairTruth] | None = None,
 ) -> dict[str, Any]:
     """Everything the page shows but the images themselves. Nothing in it is NaN: JSON knows none."""
     captions, splits, labels = Codes(), Codes(), Codes()
     image_of, caption_of = images.of(row.image for row in rows), captions.of(row.caption for row in rows)
     split_of, label_of = splits.of(row.split for row in rows), labels.of(row.label for row in rows)
     proposals = _proposal_columns(rows, captions)
+    known = None if truth is None else _truth_columns([truth[row.pair_id] for row in rows], captions)
     return {
         "summary": _summary(summary),
         "pairs": [row.pair_id for row in rows],
         "images": images.strings,
-        "captions": captions.strings,  # after the proposals, for theirs are among them
+        "captions": captions.strings,  # after proposals and truth, for theirs are among them
         "splits": splits.strings,
         "labels": labels.strings,
         "image": pack(image_of),
@@ -104,6 +119,7 @@ def report_columns(
         "evidence": _evidence_columns(rows),
         "words": _word_columns(rows),
         "proposals": proposals,
+        "truth": known,
         "thumbnails": {
             "across": ACROSS,
             "side": THUMBNAIL,
@@ -135,6 +151,7 @@ def _word_columns(rows: Sequence[AuditRow]) -> dict[str, Any]:
         "support": pack((np.clip(support, 0, 1) * 255).round().astype(np.int64)),  # 255 is full support
         "wrong": pack(np.array([word.wrong for word in words], np.int64)),
         "mapped": pack(np.array([bool(word.regions) for word in words], np.int64)),
+        "borneOut": BORNE_OUT,
     }
 
 
@@ -156,6 +173,13 @@ def _proposal_columns(rows: Sequence[AuditRow], captions: Codes) -> dict[str, An
         "sources": sources.strings,
         "source": pack(source_of),
         "sureEnough": SURE_ENOUGH,
+    }
+
+
+def _truth_columns(truth: Sequence[PairTruth], captions: Codes) -> dict[str, Any]:
+    return {
+        "caption": pack(captions.of(one.caption for one in truth)),
+        "mismatched": pack(np.array([one.mismatched for one in truth], np.int64)),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SURE_ENOUGH = 0.5  # p(match) of a proposal worth naming
+BORNE_OUT = 0.65  # support of a word that its image bears out; below that it may be any word
 
 
 @dataclass(frozen=True)

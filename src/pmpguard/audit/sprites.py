@@ -22,6 +22,9 @@ HEAT_SHEET = 512  # pixels along a sheet of heat maps
 _QUALITY = 82
 _TYPICAL, _STRONGEST = 0.5, 0.995  # quantiles of all cosines: where the heat begins, where it is full
 _SAMPLED_PAIRS = 2000
+# Level, red, green, blue, alpha: shade where a word is not found, warm light where it is;
+# web/shared/heat.js has the same.
+HEAT = ((0, 8, 10, 20, 130), (0.5, 120, 95, 45, 50), (1, 255, 205, 80, 120))
 
 LoadThumbnail = Callable[[str], Image.Image | None]
 SaveSheet = Callable[[str, bytes], None]
@@ -131,15 +134,14 @@ def _heat_levels(values: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def _heat_sheet(sheet: np.ndarray) -> bytes:
-    """(down, h, across, w) levels to a PNG whose palette runs from nothing over violet to bright yellow."""
+    """(down, h, across, w) levels to a PNG whose palette is the colours of heat maps."""
     down, tile_height, across, tile_width = sheet.shape
     image = Image.fromarray(np.ascontiguousarray(sheet.reshape(down * tile_height, across * tile_width)), "L")
+    stops, *channels = zip(*HEAT, strict=True)
     level = np.linspace(0, 1, 256)
-    stops = [0, 0.3, 0.6, 1]
-    colours = [np.interp(level, stops, channel) for channel in ([70, 150, 240, 255], [0, 20, 90, 240])]
-    blue = np.interp(level, stops, [110, 110, 40, 120])
-    image.putpalette(np.stack([*colours, blue], axis=1).round().astype(np.uint8).tobytes())
-    alpha = np.interp(level, [0, 0.15, 1], [0, 90, 215]).round().astype(np.uint8)
+    colours = np.stack([np.interp(level, stops, channel) for channel in channels], axis=1)  # (256, 4)
+    colours = colours.round().astype(np.uint8)
+    image.putpalette(colours[:, :3].tobytes())
     stream = io.BytesIO()
-    image.save(stream, "PNG", transparency=alpha.tobytes())
+    image.save(stream, "PNG", transparency=colours[:, 3].tobytes())
     return stream.getvalue()

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from pmpguard.cli.convert_data import convert
-from pmpguard.data.contact_sheet import contact_sheet
+from pmpguard.data.contact_sheet import random_rows, write_sheet
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.images.decode import MAX_PIXELS, load_pair_image
 from pmpguard.data.quality.check import check_dataset
 from pmpguard.data.quality.report import CheckReport
 from pmpguard.data.statistics import DatasetStatistics, dataset_statistics
 from pmpguard.errors import DataError
-from pmpguard.files import write_atomic
 
 __all__ = ["check", "convert", "scenes", "sheet", "stats"]
 
@@ -46,7 +42,7 @@ def check(
 ) -> CheckReport:
     """Find missing, unreadable, oversized and copied images, blank and repeated captions, leaks.
 
-    The exit code is 1 when there is a problem: a image that cannot be used, a blank caption, or a image
+    The exit code is 1 when there is a problem: an image that cannot be used, a blank caption, or an image
     that lies in two splits (or in the training part of one dataset and the test part of the other).
 
     Args:
@@ -103,21 +99,14 @@ def sheet(
     """
     table = read_pairs(dataset, format=format, images=images)
     table = table if split is None else table.split(split)
-    rng = np.random.default_rng(seed)
-    pixels = rng.permutation(len(table.first_rows))[:count]
-    if not len(pixels):
+    rows = random_rows(table, count, seed)
+    if not rows:
         raise DataError(
             f"{dataset}: no images to draw", fix="ask for at least one of a dataset that has some"
         )
-    rows = [int(rng.choice(np.flatnonzero(table.image_codes == image))) for image in pixels]
-    page = contact_sheet(
-        [load_pair_image(table, row) for row in rows], [table.row(row).caption for row in rows], columns
-    )
-    stream = io.BytesIO()
-    page.save(stream, "PNG")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, stream.getvalue())
-    return Written(out, f"{len(rows)} images of {table.name}, {page.width}x{page.height} pixels")
+    captions = [table.row(row).caption for row in rows]
+    width, height = write_sheet(out, [load_pair_image(table, row) for row in rows], captions, columns)
+    return Written(out, f"{len(rows)} images of {table.name}, {width}x{height} pixels")
 
 
 def scenes(out: Path, count: int = 2000, seed: int = 0, size: int = 64) -> Written:

@@ -1,4 +1,4 @@
-"""`pmpguard figure`: wrong captions and what they were rematched with, as a image."""
+"""`pmpguard figure`: mismatched captions and what they were rematched with, as an image."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def figure(
     count: int = 4,
     images: Path | None = None,
 ) -> FigureReport:
-    """Draw audited pairs: the image, the wrong caption with red words, the rematched one with green words.
+    """Draw audited pairs: the image, its caption with unsupported words in red, the rematched one in green.
 
     Args:
         report: folder that `pmpguard audit` wrote

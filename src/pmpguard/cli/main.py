@@ -7,17 +7,23 @@ keys are errors. A function returns a result with `as_dict()`/`as_text()`, plain
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import importlib
 import inspect
 import json
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import pmpguard
+from pmpguard.cli.usage import unknown_command, wrong_usage
 from pmpguard.errors import PmpguardError
+from pmpguard.experiments.recipe_names import find_recipe
 
 # verb -> (module, function, one line of help)
 VERBS: dict[str, tuple[str, str, str]] = {
@@ -31,7 +37,8 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "data convert": ("convert_data", "convert", "read any known format, write another"),
     "data sheet": ("data", "sheet", "draw a contact sheet of images and captions"),
     "data scenes": ("data", "scenes", "write the synthetic scenes as a dataset"),
-    "corrupt": ("corrupt", "corrupt", "make a seeded, fingerprinted share of the training captions wrong"),
+    "corrupt": ("corrupt", "corrupt", "mismatch a seeded, fingerprinted share of the training captions"),
+    "corrupt import": ("corrupt", "import_noise", "read the noise of another project from its index file"),
     "convert": (
         "convert_weights",
         "convert",
@@ -57,12 +64,16 @@ VERBS: dict[str, tuple[str, str, str]] = {
 
 # Verbs that answer small questions beside other work: threads that spin while they wait would slow both.
 ANSWERING = {"search", "serve", "up"}
+INTERRUPTED, TERMINATED = 130, 143  # exit codes
 FLAGS = {"--json", "--help", "--print_config"}  # options that take no value
 NEGATIVE_NUMBERS = re.compile(r"-[\d.][\d.,eE+ -]*")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb; the exit code is 0 on success, 1 on a clear error, 2 on wrong usage, 130 on Ctrl-C."""
+    """Run one verb; the exit code is 0 on success, 1 on a clear error, 2 on wrong usage.
+
+    It is 130 after Ctrl-C and 143 after SIGTERM, on which every verb stops as on Ctrl-C.
+    """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
         print(overview())
@@ -72,22 +83,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     verb = " ".join(words[:2]) if " ".join(words[:2]) in VERBS else words[0]
     if verb not in VERBS:
-        group = [name for name in VERBS if name.startswith(f"{verb} ")]
-        known = ", ".join(group or VERBS)
-        print(f"pmpguard: unknown command {verb!r}; known: {known}", file=sys.stderr)
+        print(unknown_command(words, VERBS), file=sys.stderr)
         return 2
     module, name, _ = VERBS[verb]
     if verb in ANSWERING:  # before torch is imported
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    with told_to_stop() as is_terminated:
+        try:
+            function = getattr(importlib.import_module(f"pmpguard.cli.{module}"), name)
+            code = run_verb(verb, function, words[len(verb.split()) :])
+        except (PmpguardError, OSError) as error:  # OSError: a full disk, a folder one may not write to
+            print(f"pmpguard {verb}: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            what = "terminated" if is_terminated() else "interrupted"
+            print(f"\npmpguard {verb}: {what}", file=sys.stderr)
+            code = INTERRUPTED
+    return TERMINATED if code == INTERRUPTED and is_terminated() else code
+
+
+@contextlib.contextmanager
+def told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Treat SIGTERM as Ctrl-C, so that a verb saves what it can; tells whether it came."""
+    process, came = os.getpid(), False
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        if os.getpid() != process:  # a worker forked from this process: nothing to save
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        came = True
+        signal.raise_signal(signal.SIGINT)
+
     try:
-        function = getattr(importlib.import_module(f"pmpguard.cli.{module}"), name)
-        return run_verb(verb, function, words[len(verb.split()) :])
-    except (PmpguardError, OSError) as error:  # OSError: a full disk, a folder one may not write to
-        print(f"pmpguard {verb}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"\npmpguard {verb}: interrupted", file=sys.stderr)
-        return 130
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread
+        yield lambda: False
+        return
+    try:
+        yield lambda: came
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def overview() -> str:
@@ -117,11 +153,19 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
     from jsonargparse import ArgumentParser
 
     description = (inspect.getdoc(function) or "").partition("\nArgs:")[0]  # options are listed below it
-    parser = ArgumentParser(prog=f"pmpguard {verb}", description=description, allow_abbrev=False)
+    parser = ArgumentParser(
+        prog=f"pmpguard {verb}", description=description, allow_abbrev=False, exit_on_error=False
+    )
     parser.add_argument("--config", action="config", help="a YAML file with any of the options below")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_function_arguments(function, as_positional=True, sub_configs=True)
-    namespace = parser.instantiate(parser.parse_args(arranged(words, function)))
+    try:
+        given = parser.parse_args(arranged(with_recipes(words, verb), function))
+    except argparse.ArgumentError as error:
+        options = [option for action in parser._actions for option in action.option_strings]
+        print(wrong_usage(verb, str(error), options), file=sys.stderr)
+        return 2
+    namespace = parser.instantiate(given)
     parameters = inspect.signature(function).parameters
     first = [namespace[name] for name, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY]
     result = function(*first, **{name: namespace[name] for name in list(parameters)[len(first) :]})
@@ -136,6 +180,18 @@ def show(result: Any, json_wanted: bool) -> None:
         print(json.dumps(as_plain(result), ensure_ascii=False))
     elif result is not None:
         print(result.as_text() if hasattr(result, "as_text") else result)
+
+
+def with_recipes(words: Sequence[str], verb: str) -> list[str]:
+    """The words with the file in place of a `--config` that names a recipe of the package."""
+    found = list(words)
+    for place, word in enumerate(found):
+        option, equals, value = word.partition("=")
+        if option == "--config" and equals:
+            found[place] = f"--config={find_recipe(value, verb)}"
+        elif option == "--config" and place + 1 < len(found):
+            found[place + 1] = str(find_recipe(found[place + 1], verb))
+    return found
 
 
 def arranged(words: Sequence[str], function: Callable[..., Any]) -> list[str]:

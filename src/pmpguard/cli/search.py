@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Any
 from PIL.Image import Image
 
 from pmpguard.config import to_dict
-from pmpguard.data.contact_sheet import contact_sheet, tidy
+from pmpguard.data.contact_sheet import tidy, write_sheet
 from pmpguard.data.images.decode import ImageError, load_image
 from pmpguard.device import pick_device
-from pmpguard.files import write_atomic, write_json
+from pmpguard.files import write_json
 from pmpguard.geo.footprints import parse_box
 from pmpguard.geo.geojson import hits_to_geojson
 from pmpguard.geo.stac import hits_to_stac
@@ -91,14 +90,14 @@ def search(
     stac: Path | None = None,
     device: str = "auto",
 ) -> SearchAnswer:
-    """Find images or captions by a text, a image, or both.
+    """Find images or captions by a text, an image, or both.
 
     Args:
         index: the folder of the index.
         text: what to look for; may be left out to search by --image alone.
         k: how many hits.
-        image: a image to look for.
-        text_weight: how much the text counts when a image is given too, from 0 to 1.
+        image: an image to look for.
+        text_weight: how much the text counts when an image is given too, from 0 to 1.
         kind: what to find: image or caption.
         shortlist: how many candidates the fine score ranks.
         box: west,south,east,north in degrees; only images whose bounds meet it.
@@ -136,10 +135,7 @@ def search(
 
 def _draw(searcher: Searcher, hits: list[SearchHit], path: Path) -> None:
     captions = [f"{place}. {hit.score:.3f} {hit.caption or hit.id}" for place, hit in enumerate(hits, 1)]
-    page = contact_sheet([searcher.image(_image_id(hit)) for hit in hits], captions, columns=5)
-    stream = io.BytesIO()
-    page.save(stream, "PNG")
-    write_atomic(path, stream.getvalue())
+    write_sheet(path, [searcher.image(_image_id(hit)) for hit in hits], captions, columns=5)
 
 
 def _image_id(hit: SearchHit) -> str:

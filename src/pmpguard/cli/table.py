@@ -11,12 +11,13 @@ from typing import Any, Literal
 
 import yaml
 
-from pmpguard.cli.downloads import missing_dataset, missing_weights
 from pmpguard.config import to_dict
 from pmpguard.errors import ConfigError, DataError, MissingExtraError
+from pmpguard.experiments.downloads import missing_dataset, missing_weights
 from pmpguard.experiments.grid import Cell, GridConfig, finished_rows, grid_cells, merge, read_grid, run_grid
 from pmpguard.experiments.paper_reference import find_paper_row
 from pmpguard.experiments.plots import plot_mr
+from pmpguard.experiments.recipe_names import find_recipe, recipe_titles
 from pmpguard.experiments.render import make_sections, to_csv, to_latex, to_markdown
 from pmpguard.experiments.rows import ResultRow, summarise
 from pmpguard.experiments.run import SCENES
@@ -64,8 +65,24 @@ class TableReport:
         return self.text
 
 
+@dataclass(frozen=True)
+class RecipeList:
+    """The recipes that come with the package."""
+
+    titles: dict[str, str]
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.titles
+
+    def as_text(self) -> str:
+        width = max(map(len, self.titles))
+        return "\n".join(f"{name:<{width}}  {title}" for name, title in self.titles.items())
+
+
 def table(
-    recipe: Path,
+    recipe: str = "",
+    /,
+    list: bool = False,
     work: Path = Path("runs"),
     out: Path | None = None,
     render_only: bool = False,
@@ -81,7 +98,7 @@ def table(
     rows: Path | None = None,
     train: dict[str, Any] | None = None,
     hold_out: dict[str, Any] | None = None,
-) -> TableReport:
+) -> TableReport | RecipeList:
     """Run every method, rate and seed of a recipe that is not finished yet, then render the table.
 
     Each finished run is one line of a JSONL file, so that a stopped table goes on where it was. Written are
@@ -90,7 +107,9 @@ def table(
     this machine are left out, with a word on what to download and where to put it; the exit code is then 3.
 
     Args:
-        recipe: a YAML file that says what is compared; the options below replace its settings.
+        recipe: what is compared: a name that --list shows, or a YAML file; the options below replace its
+            settings.
+        list: only show the recipes that come with the package.
         work: folder for unfinished runs.
         out: folder of the tables, by default tables/NAME-OF-THE-RECIPE.
         render_only: run nothing, render the finished rows.
@@ -107,13 +126,18 @@ def table(
         train: training settings of all lines, for example --train.epochs 3 (a line's own settings win).
         hold_out: images kept from training, for example --hold_out.test 5000.
     """
+    if list:
+        return RecipeList(recipe_titles())
+    if not recipe:
+        raise ConfigError("which recipe?", fix="`pmpguard table --list` shows those there are")
+    path = find_recipe(recipe)
     changes = {"rates": rates, "levels": levels, "seeds": seeds, "dataset": dataset, "datasets": datasets,
                "images": images, "scenes": scenes, "rows": rows, "train": nested(train or {}),
                "hold_out": hold_out}  # fmt: skip
     plain = {name: to_dict(value) for name, value in changes.items() if value is not None}
-    grid = with_lines(read_grid(recipe, plain), lines)
+    grid = with_lines(read_grid(path, plain), lines)
     cells = grid_cells(grid)
-    out = Path("tables") / recipe.stem if out is None else out
+    out = Path("tables") / path.stem if out is None else out
     if render_only:
         return rendered(grid, chosen_rows(grid), len(cells), out)
     ready, missing = ready_cells(cells, set(finished_rows(grid)))

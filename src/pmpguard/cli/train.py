@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pmpguard
-from pmpguard.cli.downloads import require_dataset
 from pmpguard.config import to_dict
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.splits import HoldOut
 from pmpguard.device import pick_device
 from pmpguard.evaluation.detection import Detection, RematchPrecision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
+from pmpguard.experiments.downloads import require_dataset
 from pmpguard.experiments.run import (
     SCENES,
     ExperimentConfig,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import normalise_caption
 from pmpguard.errors import ConfigError
+from pmpguard.files import write_atomic
 
 _PAPER, _INK, _EDGE = (255, 255, 255), (38, 42, 48), (214, 218, 224)
 _LINES = 3  # of a caption; the rest becomes dots
@@ -40,6 +45,25 @@ def contact_sheet(
                 pen.text((left, top + cell + gap // 2 + number * line), text, _INK, font)
         top += height
     return sheet
+
+
+def write_sheet(
+    path: Path, images: Sequence[Image.Image], captions: Sequence[str], columns: int
+) -> tuple[int, int]:
+    """Draw a contact sheet into a PNG file; returns its width and height."""
+    sheet = contact_sheet(images, captions, columns)
+    stream = io.BytesIO()
+    sheet.save(stream, "PNG")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, stream.getvalue())
+    return sheet.size
+
+
+def random_rows(table: PairTable, count: int, seed: int = 0) -> list[int]:
+    """Rows of `count` different images, or of all there are, each with one of its captions."""
+    rng = np.random.default_rng(seed)
+    images = rng.permutation(len(table.first_rows))[:count]
+    return [int(rng.choice(np.flatnonzero(table.image_codes == image))) for image in images]
 
 
 def _place(

@@ -178,7 +178,7 @@ class DetectingMethod(Method):
         return self._believed(found, view)
 
     def _corrected(self, held_out_rate: float) -> float:
-        """The noise rate of all pairs. Of those it trained on a model knows too much: held-out ones are judged.
+        """The noise rate of all pairs, by held-out ones: of those it trained on a model knows too much.
 
         How those differ from all others is known from training-free detection, which judged both.
         """

@@ -8,11 +8,13 @@ is found by comparing strings, and the effective rate is lower than the requeste
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.text_files import read_lines
 from pmpguard.errors import DataError
 from pmpguard.noise.inject import Corruption, move_captions
 from pmpguard.noise.sources import Units
@@ -32,6 +34,28 @@ def read_index(path: Path) -> np.ndarray:
     if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iu":
         raise DataError(f"{path}: expected a one-dimensional array of whole numbers")
     return values.astype(np.int64)
+
+
+def read_captions(path: Path, table: PairTable) -> list[tuple[int, str]]:
+    """(row, caption) of each line of a JSON-lines file of partly wrong captions."""
+    row_of = {pair_id: row for row, pair_id in enumerate(table.column("pair_id"))}
+    found = []
+    for number, line in read_lines(path):
+        try:
+            record = json.loads(line)
+            pair_id, caption = record["pair_id"], record["caption"]
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise DataError(
+                f"{path} line {number}: no JSON object with pair_id and caption",
+                fix='write {"pair_id": "...", "caption": "..."} on each line',
+            ) from error
+        if not isinstance(caption, str) or not isinstance(pair_id, str) or pair_id not in row_of:
+            raise DataError(
+                f"{path} line {number}: pair_id {pair_id!r} or its caption does not fit {table.name}",
+                fix="use pair ids of this dataset, and captions that are text",
+            )
+        found.append((row_of[pair_id], caption))
+    return found
 
 
 def from_permutation(table: PairTable, permutation: np.ndarray, split: str = "train") -> Corruption:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+from PIL import Image
+from tqdm import tqdm
 
+from pmpguard.data.images.decode import load_pair_image
+from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
+
+ENCODED_AT_ONCE = 64
 
 # Rows of embeddings compared at once, which bounds the memory.
 CHUNK = 1 << 16
@@ -95,3 +103,48 @@ class SimilarityFilter:
     def threshold(self, clean_rows: np.ndarray) -> float:
         """The quantile of the clean pairs' similarities."""
         return float(np.quantile(self.scores(clean_rows, clean_rows), self.quantile))
+
+
+class Encoded(Protocol):
+    """Unit vectors (N, d) of images or captions."""
+
+    @property
+    def pooled(self) -> Any: ...
+
+
+class Encoder(Protocol):
+    """A model that encodes images and captions into one space."""
+
+    def encode_images(self, images: Sequence[Image.Image]) -> Encoded: ...
+    def encode_texts(self, texts: Sequence[str]) -> Encoded: ...
+
+
+def filter_by_scores(path: Path, table: PairTable) -> SimilarityFilter:
+    """From a .npy file of scores (captions, images)."""
+    try:
+        scores = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        fix = "save it with np.save(path, scores.astype('float32'))"
+        raise DataError(f"{path}: not a plain .npy array ({error})", fix=fix) from error
+    return SimilarityFilter.from_matrix(scores, table.image_codes)
+
+
+def filter_by_encoder(encoder: Encoder, table: PairTable) -> SimilarityFilter:
+    """By the cosines of a model's embeddings."""
+    images = [
+        encoder.encode_images([load_pair_image(table, row) for row in part]).pooled.cpu().numpy()
+        for part in _parts(table.first_rows.tolist(), "images")
+    ]
+    texts, caption_of = np.unique(np.array(table.captions, dtype=object), return_inverse=True)
+    captions = [
+        encoder.encode_texts(part).pooled.cpu().numpy() for part in _parts(texts.tolist(), "captions")
+    ]
+    return SimilarityFilter.from_embeddings(
+        np.concatenate(images), np.concatenate(captions)[caption_of], table.image_codes
+    )
+
+
+def _parts(items: list[Any], name: str) -> Iterator[list[Any]]:
+    """Short lists of items, with a progress bar on stderr."""
+    for start in tqdm(range(0, len(items), ENCODED_AT_ONCE), desc=f"encoding {name}", unit="batch"):
+        yield items[start : start + ENCODED_AT_ONCE]

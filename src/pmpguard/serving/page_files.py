@@ -26,12 +26,13 @@ class PageFile:
 def read_page_files() -> dict[str, PageFile]:
     """Every file of the page by its address; index.html stands at `/`."""
     found = {}
-    for entry in files("pmpguard").joinpath("web", "search").iterdir():
-        media_type = MEDIA_TYPES.get(f".{entry.name.rpartition('.')[2]}")
-        if media_type is not None:
-            data = entry.read_bytes()
-            address = "/" if entry.name == "index.html" else f"/page/{entry.name}"
-            found[address] = PageFile(data, media_type, etag_of(data))
+    for folder in ("search", "shared"):
+        for entry in files("pmpguard").joinpath("web", folder).iterdir():
+            media_type = MEDIA_TYPES.get(f".{entry.name.rpartition('.')[2]}")
+            if media_type is not None:
+                data = entry.read_bytes()
+                address = "/" if entry.name == "index.html" else f"/page/{folder}/{entry.name}"
+                found[address] = PageFile(data, media_type, etag_of(data))
     return found
 
 

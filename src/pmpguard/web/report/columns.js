@@ -37,12 +37,16 @@ function readAudit(element) {
   return audit;
 }
 
-const audit = readAudit(document.getElementById("data"));
+const audit = readAudit(byId("data"));
 
 const captionOf = (row) => audit.captions[audit.caption[row]];
 const imageOf = (row) => audit.images[audit.image[row]];
 const labelOf = (row) => audit.labels[audit.label[row]];
 const splitOf = (row) => audit.splits[audit.split[row]];
+
+/** What the row's caption was before noise was injected, or null where the truth is not known. */
+const truthOf = (row) => (audit.truth === null ? null : audit.captions[audit.truth.caption[row]]);
+const isMismatched = (row) => audit.truth !== null && audit.truth.mismatched[row] === 1;
 
 /** A row's proposals, likeliest first, as {caption, p, source}. */
 function proposalsOf(row) {
@@ -67,29 +71,3 @@ function shareBelow(part, value) {
   }
   return part.sorted.length > 1 ? low / (part.sorted.length - 1) : 0.5;
 }
-
-const whole = new Intl.NumberFormat("en");
-const count = (number) => whole.format(number);
-const several = (number, name) => `${count(number)} ${name}${number === 1 ? "" : "s"}`;
-
-function percent(share, digits = 0) {
-  if (share === null || Number.isNaN(share)) return "–";
-  if (digits === 0 && share > 0 && share < 0.005) return "<1 %"; // nothing that is not certain reads as certain
-  if (digits === 0 && share < 1 && share >= 0.995) return ">99 %";
-  return `${(share * 100).toFixed(digits)} %`;
-}
-
-/** Set or remove the elements inside `parent`; strings become text, never markup. */
-function fill(parent, ...children) {
-  parent.replaceChildren(...children);
-  return parent;
-}
-
-function make(tag, className = "", text = "") {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  if (text) element.textContent = text;
-  return element;
-}
-
-const byId = (id) => document.getElementById(id);

@@ -133,11 +133,7 @@ async function chooseFile() {
 }
 
 function downloadDecisions() {
-  const link = make("a");
-  link.href = URL.createObjectURL(new Blob([decisionsText()], {type: "application/json"}));
-  link.download = "decisions.json";
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  download("decisions.json", decisionsText(), "application/json");
   announce(`${count(decisions.size)} decisions written to decisions.json.`);
 }
 

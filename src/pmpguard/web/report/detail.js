@@ -2,28 +2,27 @@
 
 const detail = byId("detail");
 const image = byId("image");
-let pinnedWord = -1; // shows its heat map until another word is chosen
 let editing = false;
 
 function showDetail() {
   const row = selectedRow();
   detail.hidden = row < 0;
   if (row < 0) return;
-  pinnedWord = -1;
   if (editing) closeEditor();
   byId("place").textContent = `Rank ${count(audit.rank[row])} of ${count(audit.pairs.length)}`;
   shapeCanvas(image, row);
   image.setAttribute("aria-label", `Image ${imageOf(row)}`);
   showHeat(-1);
   showVerdict(row);
-  markedCaption(byId("caption"), row, true);
+  showTruth(row);
+  byId("caption").replaceChildren(...markedCaption(row, true));
   showWrongWords(row);
   showProposals(row);
   showEvidence(row);
   showDecision(row);
   const names = [["pair", audit.pairs[row]], ["image", imageOf(row)], ["class", labelOf(row)], ["split", splitOf(row)]];
-  const parts = names.filter(([, value]) => value).flatMap(([name, value]) => [make("b", "", name), ` ${value} `]);
-  fill(byId("names"), ...parts);
+  const parts = names.filter(([, value]) => value).flatMap(([name, value]) => [make("b", {}, name), ` ${value} `]);
+  byId("names").replaceChildren(...parts);
   const next = view[cursor + 1];
   if (next !== undefined && thumbnailOf(next)) sheetImage(thumbnailOf(next).sheet, true);
 }
@@ -34,6 +33,15 @@ function showVerdict(row) {
   byId("verdict-p").textContent = Number.isNaN(p) ? "Not judged" : percent(p);
   byId("verdict-text").textContent = Number.isNaN(p) ? "" : "likely to match";
   byId("verdict-chip").textContent = audit.flag[row] ? "Flagged" : "";
+}
+
+/** What is known of the pair where noise was injected: whether it is mismatched, and the caption it had before. */
+function showTruth(row) {
+  const chip = byId("truth-chip");
+  chip.textContent = truthOf(row) === null ? "" : isMismatched(row) ? "Truth: mismatched" : "Truth: matched";
+  chip.dataset.agrees = isMismatched(row) === (audit.flag[row] === 1);
+  byId("true-caption").hidden = !isMismatched(row);
+  byId("true-caption").querySelector("p").textContent = truthOf(row) ?? "";
 }
 
 function showWrongWords(row) {
@@ -51,23 +59,12 @@ function showProposals(row) {
   byId("proposals").hidden = proposals.length === 0;
   detail.querySelector("[data-action=accept]").disabled = proposals.length === 0;
   const items = proposals.map((proposal, index) => {
-    const button = make("button", "proposal");
-    button.type = "button";
-    button.dataset.proposal = index;
-    const caption = make("span", "caption", proposal.caption);
-    caption.dir = "auto";
-    const meter = make("span", "meter");
-    meter.append(make("i"));
-    setMeter(meter, proposal.p, false);
-    const line = make("span", "source");
-    line.append(meter, make("span", "p", percent(proposal.p)), make("span", "from", `from ${proposal.source}`));
-    if (!isSureEnough(proposal)) line.append(make("span", "unsure", "unlikely"));
-    fill(button, make("kbd", "", index < 9 ? String(index + 1) : "·"), caption, line);
-    const item = make("li");
-    item.append(button);
-    return item;
+    const line = make("span", {class: "source"}, meterOf(proposal.p), make("span", {class: "p"}, percent(proposal.p)),
+      make("span", {class: "from"}, `from ${proposal.source}`), isSureEnough(proposal) ? null : make("span", {}, "unlikely"));
+    return make("li", {}, make("button", {type: "button", class: "proposal", data: {proposal: index}},
+      make("kbd", {}, index < 9 ? String(index + 1) : "·"), make("span", {class: "caption", dir: "auto"}, proposal.caption), line));
   });
-  fill(byId("proposals").querySelector("ol"), ...items);
+  byId("proposals").querySelector("ol").replaceChildren(...items);
 }
 
 function showEvidence(row) {
@@ -75,18 +72,13 @@ function showEvidence(row) {
   byId("evidence").hidden = parts.length === 0;
   const items = parts.map((part) => {
     const share = shareBelow(part, part.values[row]);
-    const meter = make("span", "meter");
-    meter.append(make("i"));
-    setMeter(meter, share, share < 0.1);
+    const meter = meterOf(share, share < 0.1);
     meter.title = `higher than ${percent(share)} of the pairs`;
-    const value = make("dd");
-    value.append(meter, make("span", "number", part.values[row].toFixed(3)));
-    value.append(make("span", "hidden", `, higher than ${percent(share)} of the pairs`));
-    const item = make("div");
-    item.append(make("dt", "", part.name.replaceAll("_", " ")), value);
-    return item;
+    return make("div", {}, make("dt", {}, part.name.replaceAll("_", " ")),
+      make("dd", {}, meter, make("span", {class: "number"}, part.values[row].toFixed(3)),
+        make("span", {class: "hidden"}, `, higher than ${percent(share)} of the pairs`)));
   });
-  fill(byId("evidence").querySelector("dl"), ...items);
+  byId("evidence").querySelector("dl").replaceChildren(...items);
 }
 
 /** What was decided about the selected pair, and what can still be undone. */
@@ -108,17 +100,18 @@ function showDecision(row) {
   detail.querySelector("[data-action=undo]").disabled = steps.length === 0;
 }
 
-/** Paint a word's regions over the large image; -1 falls back to the pinned word, if any. */
+/** Paint a word's regions over the large image; -1 for none. */
 function showHeat(word) {
   const row = selectedRow();
-  const shown = word >= 0 ? word : pinnedWord;
-  paint(image, row, shown);
-  image.dataset.word = shown;
+  if (row < 0) return;
+  paint(image, row, word);
   for (const element of byId("caption").querySelectorAll(".word")) {
-    element.setAttribute("aria-pressed", String(Number(element.dataset.word) === shown));
+    element.classList.toggle("lit", Number(element.dataset.word) === word);
   }
-  showLegend(row, shown);
+  showLegend(row, word);
 }
+
+followWords(byId("caption"), (element) => showHeat(element === null ? -1 : Number(element.dataset.word)));
 
 function showLegend(row, word) {
   const legend = byId("legend");
@@ -131,9 +124,8 @@ function showLegend(row, word) {
   }
   const {start, length, support} = audit.words;
   const text = captionOf(row).slice(start[word], start[word] + length[word]);
-  const name = make("q", "", text);
-  name.dir = "auto";
-  fill(legend, name, ` support ${percent(support[word] / 255)}`, audit.words.mapped[word] ? make("i", "scale") : "");
+  legend.replaceChildren(make("q", {dir: "auto"}, text), ` support ${percent(support[word] / 255)}`,
+    audit.words.mapped[word] ? make("i", {class: "scale"}) : "");
 }
 
 function openEditor() {

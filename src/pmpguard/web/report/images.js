@@ -91,9 +91,7 @@ function drawTiles(canvas, image, sheet, heat, map) {
   context.imageSmoothingQuality = "high";
   context.drawImage(sheet, image.x, image.y, image.width, image.height, ...box);
   if (map && map.naturalWidth > 0) {
-    context.fillStyle = "rgb(8 10 20 / 0.42)"; // so that the heat stands out on bright images
-    context.fillRect(...box);
-    context.drawImage(map, heat.x, heat.y, heat.width, heat.height, ...box);
+    layHeat(context, map, [heat.x, heat.y, heat.width, heat.height], box);
   }
 }
 
@@ -109,8 +107,8 @@ function shapeCanvas(canvas, row) {
   canvas.height = height;
 }
 
-/** A caption as text with its judged words marked; `focusable` words can be reached by keyboard. */
-function markedCaption(parent, row, focusable) {
+/** The parts of a caption, text and its judged words marked; `focusable` words can be reached by keyboard. */
+function markedCaption(row, focusable) {
   const text = captionOf(row);
   const {first, start, length, support, wrong} = audit.words;
   const parts = [];
@@ -121,16 +119,13 @@ function markedCaption(parent, row, focusable) {
     parts.push(wordElement(text.slice(start[word], at), word, support[word] / 255, wrong[word] === 1, focusable));
   }
   parts.push(text.slice(at));
-  return fill(parent, ...parts.filter((part) => part !== ""));
+  return parts.filter((part) => part !== "");
 }
 
-const SEEN_FROM = 0.65; // support; less than that says nothing, as of "the" or "with"
-
 function wordElement(text, word, support, isWrong, focusable) {
-  const isSeen = !isWrong && support >= SEEN_FROM;
-  const element = make("span", `word ${isWrong ? "wrong" : isSeen ? "seen" : "open"}`, text);
+  const isSeen = !isWrong && support >= audit.words.borneOut; // less says nothing, as of "the" or "with"
+  const element = make("span", {class: `word ${isWrong ? "wrong" : isSeen ? "seen" : "open"}`, data: {word}}, text);
   element.style.setProperty("--strength", (isWrong ? 1 - support : support).toFixed(3));
-  element.dataset.word = word;
   if (focusable) {
     element.tabIndex = 0;
     element.setAttribute("role", "button");

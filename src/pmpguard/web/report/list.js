@@ -68,7 +68,10 @@ function fillRow(element, position) {
   part(".tags").textContent = [labelOf(row), splitOf(row)].filter(Boolean).join(" · ");
   setMeter(part(".meter"), audit.p[row], audit.flag[row] === 1);
   part(".p").textContent = percent(audit.p[row]);
-  markedCaption(part(".caption"), row, false);
+  part(".caption").replaceChildren(...markedCaption(row, false));
+  const truth = part(".truth");
+  truth.textContent = truthOf(row) === null ? "" : isMismatched(row) ? "mismatched" : "matched";
+  truth.dataset.agrees = isMismatched(row) === (audit.flag[row] === 1);
   fillDecision(element, row);
 }
 
@@ -91,6 +94,12 @@ function setMeter(element, share, isFlagged) {
   element.classList.toggle("low", isFlagged);
 }
 
+function meterOf(share, isFlagged = false) {
+  const meter = make("span", {class: "meter"}, make("i"));
+  setMeter(meter, share, isFlagged);
+  return meter;
+}
+
 function markSelected() {
   for (const [position, element] of shownRows) {
     element.setAttribute("aria-selected", String(position === cursor));
@@ -106,6 +115,16 @@ function bringIntoView() {
   const bottom = (cursor + 1) * rowHeight + margin - list.clientHeight;
   if (list.scrollTop > top) list.scrollTop = top;
   else if (list.scrollTop < bottom) list.scrollTop = bottom;
+}
+
+// A word of the list shows its heat map on the row's image while it is pointed at.
+for (const [type, isOn] of [["pointerover", true], ["pointerout", false]]) {
+  list.addEventListener(type, (event) => {
+    const word = event.target.closest(".word");
+    if (!word || (event.pointerType === "touch" && !isOn)) return;
+    const row = word.closest(".row");
+    paint(row.firstElementChild, view[Number(row.dataset.position)], isOn ? Number(word.dataset.word) : -1);
+  });
 }
 
 list.addEventListener("scroll", () => {

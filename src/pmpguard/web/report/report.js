@@ -117,34 +117,11 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (takesText(target) || byId("help").open) return;
-  if (target.matches(".word") && (event.key === "Enter" || event.key === " ")) {
-    event.preventDefault();
-    pinWord(target);
-    return;
-  }
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
   if (!Object.hasOwn(KEYS, key)) return;
   event.preventDefault();
   KEYS[key]();
 });
-
-function pinWord(element) {
-  const word = Number(element.dataset.word);
-  pinnedWord = pinnedWord === word ? -1 : word;
-  showHeat(pinnedWord);
-}
-
-// Words show their heat map while pointed at or focused; a tap or Enter pins it.
-for (const [type, isOn] of [["pointerover", true], ["pointerout", false], ["focusin", true], ["focusout", false]]) {
-  document.addEventListener(type, (event) => {
-    const word = event.target.closest?.(".word[data-word]");
-    if (!word || (event.pointerType === "touch" && !isOn)) return;
-    const number = isOn ? Number(word.dataset.word) : -1;
-    if (detail.contains(word)) showHeat(number);
-    const row = word.closest(".row");
-    if (row) paint(row.firstElementChild, view[Number(row.dataset.position)], number);
-  });
-}
 
 list.addEventListener("click", (event) => {
   const row = event.target.closest(".row");
@@ -155,9 +132,7 @@ list.addEventListener("click", (event) => {
 
 detail.addEventListener("click", (event) => {
   const button = event.target.closest("button");
-  const word = event.target.closest(".word");
-  if (word) pinWord(word);
-  else if (button?.dataset.action) DO[button.dataset.action]();
+  if (button?.dataset.action) DO[button.dataset.action]();
   else if (button?.dataset.proposal) acceptProposal(Number(button.dataset.proposal));
 });
 
@@ -213,10 +188,16 @@ new ResizeObserver(() => { showRows(view, cursor); }).observe(list);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawHistogram);
 
 function figure(name, value, note = "") {
-  const element = make("div");
-  element.append(make("dt", "", name), make("dd", "", value));
-  if (note) element.append(make("dd", "note", note));
-  return element;
+  return make("div", {}, make("dt", {}, name), make("dd", {}, value), note ? make("dd", {class: "note"}, note) : null);
+}
+
+/** How many pairs are mismatched in truth, where noise was injected, and how many of them were flagged. */
+function truthFigure() {
+  if (audit.truth === null) return [];
+  const rows = [...audit.pairs.keys()];
+  const mismatched = rows.filter(isMismatched);
+  const found = mismatched.filter((row) => audit.flag[row] === 1).length;
+  return [figure("Truly mismatched", count(mismatched.length), `${count(found)} of them flagged`)];
 }
 
 /** null is what nobody looked at. */
@@ -232,9 +213,10 @@ function showSummary() {
   const about = [summary.model && `judged by ${summary.model}`, summary.dataset && `dataset ${summary.dataset.slice(0, 12)}`];
   byId("about").textContent = about.filter(Boolean).join(" · ");
   const interval = summary.interval?.map((end) => percent(end, 1)).join(" to ");
-  fill(byId("figures"),
-    figure("Estimated wrong", summary.rate === null ? "not known" : percent(summary.rate, 1), interval && `95 %: ${interval}`),
+  byId("figures").replaceChildren(
+    figure("Estimated mismatched", summary.rate === null ? "not known" : percent(summary.rate, 1), interval && `95 %: ${interval}`),
     figure("Flagged", count(summary.flagged), `of ${count(summary.pairs)} pairs`),
+    ...truthFigure(),
     figure("Images", count(summary.images), readability(summary.unreadable)),
     figure("Duplicates", count(summary.duplicatePairs + (summary.duplicateImages ?? 0)),
       `${several(summary.duplicatePairs, "pair")}, ${copies(summary.duplicateImages)}`));
@@ -246,21 +228,18 @@ function showSummary() {
     const names = more > 0 ? [...summary.unreadableNames, `and ${count(more)} more`] : summary.unreadableNames;
     notes.push(note(`${count(summary.unreadable)} unreadable images, their pairs are not judged`, names, false));
   }
-  fill(byId("notes"), ...notes);
+  byId("notes").replaceChildren(...notes);
 }
 
 function note(title, lines, isOpen) {
-  const element = make("details");
-  element.open = isOpen;
-  const items = make("ul");
-  items.append(...lines.map((line) => make("li", "", line)));
-  element.append(make("summary", "", title), items);
-  return element;
+  const items = lines.map((line) => make("li", {}, line));
+  return make("details", {open: isOpen}, make("summary", {}, title), make("ul", {}, ...items));
 }
 
 showSummary();
 fillSelect(byId("split"), audit.splits, "(none)");
 fillSelect(byId("label"), audit.labels, "(none)");
+byId("truth").closest("label").hidden = audit.truth === null;
 byId("autosave").hidden = !("showSaveFilePicker" in window);
 restoreDecisions();
 applyFilters();

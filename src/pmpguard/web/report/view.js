@@ -62,6 +62,17 @@ function decidedTest(wanted) {
   return (row) => decisionOf(row)?.action === wanted;
 }
 
+/** Verdicts beside the truth, where that is known. */
+function truthTest(wanted) {
+  const test = {
+    mismatched: isMismatched,
+    matched: (row) => !isMismatched(row),
+    missed: (row) => isMismatched(row) && audit.flag[row] === 0,
+    false: (row) => !isMismatched(row) && audit.flag[row] === 1,
+  };
+  return wanted === "" ? null : test[wanted];
+}
+
 function hasWrongWord(row) {
   return audit.words.wrong.subarray(audit.words.first[row], audit.words.first[row + 1]).includes(1);
 }
@@ -77,6 +88,7 @@ function matchingRows(filters) {
       ? null
       : (row) => audit.p[row] >= filters.low && audit.p[row] <= filters.high,
     decidedTest(filters.decided),
+    truthTest(filters.truth),
     textTest(filters.text),
   ].filter(Boolean);
   return orderOf(filters.sort).filter((row) => tests.every((test) => test(row)));
@@ -88,6 +100,7 @@ function readFilters() {
     split: byId("split").value,
     label: byId("label").value,
     decided: byId("decided").value,
+    truth: byId("truth").value,
     flagged: byId("flagged").checked,
     red: byId("red").checked,
     low: Number(byId("low").value) / 100,
@@ -101,7 +114,7 @@ function fillSelect(select, strings, nameless) {
   const places = alphabeticalPlaces(strings);
   const codes = Array.from(strings.keys()).sort((a, b) => places[a] - places[b]);
   const options = codes.map((code) => new Option(strings[code] || nameless, code));
-  fill(select, new Option("all", ""), ...options);
+  select.replaceChildren(new Option("all", ""), ...options);
   select.closest("label").hidden = strings.length < 2;
 }
 

@@ -1,7 +1,7 @@
 // Questions to the server. A token, where one is needed, comes once with the address (#token=...) and is kept
 // for this tab only.
 
-import { byId } from "./dom.js";
+import { byId } from "../shared/dom.js";
 
 const KEY = "pmpguard-token";
 const explanations = new Map();
@@ -50,7 +50,7 @@ async function request(address, options = {}) {
 
 export const info = async () => (await request("/info")).json();
 
-/** `parameters` are those of GET /search; a image makes it a form with the same names. */
+/** `parameters` are those of GET /search; an image makes it a form with the same names. */
 export async function search(parameters, image, signal) {
   if (image === null) return (await request(`/search?${parameters}`, { signal })).json();
   const form = new FormData();
@@ -59,7 +59,7 @@ export async function search(parameters, image, signal) {
   return (await request("/search", { method: "POST", body: form, signal })).json();
 }
 
-/** Word by word, where the text is found in a image; asked once and remembered while the index stays. */
+/** Word by word, where the text is found in an image; asked once and remembered while the index stays. */
 export function explain(version, id, text) {
   const key = JSON.stringify([version, id, text]);
   if (!explanations.has(key)) {
@@ -71,7 +71,7 @@ export function explain(version, id, text) {
   return explanations.get(key);
 }
 
-/** Show a image of the index in an <img>; with a token it is fetched, for <img> sends no headers. */
+/** Show an image of the index in an <img>; with a token it is fetched, for <img> sends no headers. */
 export async function showImage(image, id, size) {
   const address = `/images/${encodeURIComponent(id)}?size=${size}`;
   image.onerror = () => image.classList.add("missing");

@@ -1,6 +1,6 @@
 // The filter form, made from the columns the index can be filtered by.
 
-import { byId, make } from "./dom.js";
+import { byId, make } from "../shared/dom.js";
 
 const MOST_PILLS = 12;
 

@@ -1,6 +1,7 @@
 // Footprints of the hits on a plain graticule: no tiles, nothing fetched.
 
-import { draw, make } from "./dom.js";
+import { make } from "../shared/dom.js";
+import { draw } from "./svg.js";
 
 const STEPS = [60, 30, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001];
 

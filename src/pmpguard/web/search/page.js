@@ -1,13 +1,15 @@
 // The page: what was asked stands in the address; the results, the map and the viewer follow from it.
 
+import { byId, download, make, percent, several } from "../shared/dom.js";
+import { followWords } from "../shared/words.js";
 import { addressOf, emptyQuery, filterCount, isEmpty, parametersOf, readAddress } from "./address.js";
 import { ServerError, explain, info, search, showImage, takeTokenFromAddress } from "./api.js";
-import { bar, byId, make, probabilityText } from "./dom.js";
 import { showFilters } from "./filters.js";
-import { light, regionsAt, scaleOf, unlight } from "./heat.js";
 import { showMap } from "./map.js";
+import { placeOf, showWords } from "./query_words.js";
+import { light, regionsAt, scaleOf, unlight } from "./regions.js";
+import { bar } from "./svg.js";
 import { showViewer } from "./viewer.js";
-import { showWords } from "./words.js";
 
 const images = new Map(); // uploads of this tab by the number their history entry carries
 let nextImage = 1;
@@ -75,7 +77,7 @@ async function loadInfo() {
     return;
   }
   byId("help-index").textContent = `${about.count.toLocaleString()} images and ${about.captions.toLocaleString()} captions, index version ${about.version}, model ${about.model}.`;
-  byId("welcome-title").textContent = `Search ${about.count.toLocaleString()} ${about.count === 1 ? "image" : "images"}`;
+  byId("welcome-title").textContent = `Search ${several(about.count, "image")}`;
   byId("text").maxLength = about.limits.text_characters;
   showFilters(about, query, ask);
 }
@@ -97,7 +99,7 @@ function showQuery() {
     image.dataset.own = "true";
   } else if (query.like !== "") showImage(image, query.like, 96);
   byId("weight").hidden = given.hidden || query.text === "";
-  byId("text").placeholder = given.hidden ? "Describe what to look for, or drop a image" : "Add words to steer the search";
+  byId("text").placeholder = given.hidden ? "Describe what to look for, or drop an image" : "Add words to steer the search";
   const filters = filterCount(query);
   byId("filters-count").textContent = String(filters);
   byId("filters-count").hidden = filters === 0;
@@ -129,7 +131,7 @@ function showResults() {
     : null;
   const explainable = query.text !== "" && query.kind !== "caption" && hits.length > 0;
   byId("words").hidden = !explainable;
-  if (explainable) showWords(byId("words"), query.text, lightGrid);
+  if (explainable) showWords(byId("words"), query.text);
 }
 
 function card(hit, place) {
@@ -139,7 +141,7 @@ function card(hit, place) {
     "span",
     { class: "figures" },
     hit.probability === null ? null : bar(hit.probability),
-    make("span", { title: "probability that it matches" }, hit.probability === null ? "" : probabilityText(hit.probability)),
+    make("span", { title: "probability that it matches" }, hit.probability === null ? "" : percent(hit.probability)),
     make("span", { class: "quiet", title: "score" }, hit.score === null ? "" : hit.score.toFixed(2)),
   );
   const button = make(
@@ -256,11 +258,7 @@ function exportHits() {
     geometry: hit.geometry,
     properties: { id: hit.id, score: hit.score, probability: hit.probability, caption: hit.caption, ...hit.metadata },
   }));
-  const content = JSON.stringify({ type: "FeatureCollection", features }, null, 1);
-  const address = URL.createObjectURL(new Blob([content], { type: "application/geo+json" }));
-  const link = make("a", { href: address, download: "hits.geojson" });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  download("hits.geojson", JSON.stringify({ type: "FeatureCollection", features }, null, 1), "application/geo+json");
 }
 
 function toggleFilters(wanted = byId("filters").hidden) {
@@ -322,6 +320,7 @@ byId("file").onchange = (event) => {
 byId("given-remove").onclick = () => ask({ image: null, like: "", text_weight: "" });
 byId("text-weight").onchange = (event) => ask({ text_weight: event.target.value });
 byId("filters-toggle").onclick = () => toggleFilters();
+followWords(byId("words"), (word) => lightGrid(word === null ? null : placeOf(word)));
 byId("help-open").onclick = () => byId("help").showModal();
 byId("export").onclick = exportHits;
 byId("map-toggle").onclick = () => {

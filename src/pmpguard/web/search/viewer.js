@@ -1,12 +1,14 @@
 // One result, large: the image, where each word is found in it, and what is known about it.
 
+import { byId, make, percent } from "../shared/dom.js";
+import { followWords } from "../shared/words.js";
 import { explain, showImage } from "./api.js";
-import { bar, byId, make, probabilityText } from "./dom.js";
-import { light, regionsAt, scaleOf, unlight } from "./heat.js";
-import { showEvidence, showWords } from "./words.js";
+import { placeOf, showEvidence, showWords } from "./query_words.js";
+import { light, regionsAt, scaleOf, unlight } from "./regions.js";
+import { bar } from "./svg.js";
 
 /**
- * Show a hit. `text` is what to explain, which is not the query when that was a image; handlers: `onClose`,
+ * Show a hit. `text` is what to explain, which is not the query when that was an image; handlers: `onClose`,
  * `onMove(step)`, `onSimilar(hit)`.
  */
 export function showViewer(hit, { version, text, isQuery, position, total }, handlers) {
@@ -55,8 +57,9 @@ export function showViewer(hit, { version, text, isQuery, position, total }, han
       else light(canvas, image, regions, scaleOf(explanation));
       if (explanation) hint.textContent = regions === null ? "Point at a word, or tap it, to see where it is." : canvas.dataset.lit === "true" ? `Lit: where “${wanted.text}” is found.` : `“${wanted.text}” is not found in this image.`;
     };
-    showWords(words, text, (word) => {
-      wanted = word;
+    showWords(words, text);
+    followWords(words, (word) => {
+      wanted = word === null ? null : placeOf(word);
       show();
     });
     image.onload = show;
@@ -72,7 +75,7 @@ export function showViewer(hit, { version, text, isQuery, position, total }, han
 
 function probability(hit) {
   if (hit.probability === null) return null;
-  const shown = figure("probability", probabilityText(hit.probability));
+  const shown = figure("probability", percent(hit.probability));
   shown.append(bar(hit.probability));
   return shown;
 }

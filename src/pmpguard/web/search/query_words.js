@@ -1,6 +1,7 @@
-// The words of a text as buttons: pointing at one, or choosing it, lights its regions.
+// The words of a text as buttons, and how much each speaks for an image.
 
-import { bar, make } from "./dom.js";
+import { make } from "../shared/dom.js";
+import { bar } from "./svg.js";
 
 /** The words of a text with their places, blanks and punctuation left between. */
 export function wordsOf(text) {
@@ -10,38 +11,26 @@ export function wordsOf(text) {
   });
 }
 
-/**
- * Fill `place` with the words of `text`. `onWord` gets the word to light, or null for none. Pointing lights a
- * word for as long as it lasts; choosing (click, tap, Enter) keeps it lit until it is chosen again.
- */
-export function showWords(place, text, onWord) {
-  let kept = null;
-  const buttons = wordsOf(text).map((word) => {
-    const button = make("button", { type: "button", class: "word", "aria-pressed": "false" }, word.text);
-    button.dataset.start = word.start;
-    button.dataset.stop = word.stop;
-    button.onpointerenter = (event) => {
-      if (event.pointerType !== "touch") onWord(word);
-    };
-    button.onpointerleave = (event) => {
-      if (event.pointerType !== "touch") onWord(kept);
-    };
-    button.onclick = () => {
-      kept = kept === word ? null : word;
-      for (const other of buttons) other.setAttribute("aria-pressed", String(other === button && kept !== null));
-      onWord(kept);
-    };
-    return button;
-  });
+/** Fill `place` with the words of `text`. */
+export function showWords(place, text) {
+  const buttons = wordsOf(text).map(({ text: word, start, stop }) =>
+    make("button", { type: "button", class: "word", "aria-pressed": "false", data: { start, stop } }, word),
+  );
   place.replaceChildren(...buttons);
 }
+
+/** The place in the text of a button that `showWords` has made. */
+export const placeOf = (button) => ({
+  text: button.textContent,
+  start: Number(button.dataset.start),
+  stop: Number(button.dataset.stop),
+});
 
 /** Under each word, how much it speaks for the image; words that were not found are marked. */
 export function showEvidence(place, explanation) {
   const strongest = Math.max(1e-6, ...explanation.words.map((word) => Math.abs(word.positive + word.negative)));
   for (const button of place.querySelectorAll(".word")) {
-    const start = Number(button.dataset.start);
-    const stop = Number(button.dataset.stop);
+    const { start, stop } = placeOf(button);
     const met = explanation.words.filter((word) => word.start < stop && word.stop > start);
     if (met.length === 0) continue;
     const total = met.reduce((sum, word) => sum + word.positive + word.negative, 0);

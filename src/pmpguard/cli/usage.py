@@ -1,0 +1,83 @@
+"""Wrong usage in three lines: the mistake, what was probably meant, where to look; never a page of help."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+
+
+def unknown_command(words: Sequence[str], verbs: Iterable[str]) -> str:
+    """About words that begin with no verb.
+
+    >>> print(unknown_command(["data", "chek", "x"], ["data check", "data stats", "demo"]))
+    pmpguard: unknown command 'data chek'
+    Did you mean `pmpguard data check`?
+    Fix: `pmpguard --help` lists all commands
+    >>> print(unknown_command(["data"], ["data check", "data stats", "demo"]).splitlines()[1])
+    Known: data check, data stats
+    """
+    known = list(verbs)
+    group = [verb for verb in known if verb.startswith(f"{words[0]} ")]
+    said = " ".join(words[:2]) if group else words[0]
+    near = difflib.get_close_matches(said, group or known, 1, 0.8 if group else 0.6)
+    lines = [f"pmpguard: unknown command {said!r}"]
+    if near and (not group or len(words) > 1):
+        lines.append(f"Did you mean `pmpguard {near[0]}`?")
+    elif group:
+        lines.append(f"Known: {', '.join(group)}")
+    return "\n".join([*lines, "Fix: `pmpguard --help` lists all commands"])
+
+
+def wrong_usage(verb: str, message: str, options: Iterable[str]) -> str:
+    """About words that a verb's parser refuses, from its message and the options it knows.
+
+    >>> print(wrong_usage("train", "unrecognized arguments: --epochs 3", ["--train.epochs", "--scenes"]))
+    pmpguard train: unknown option --epochs
+    Did you mean --train.epochs?
+    Fix: `pmpguard train --help` lists its options
+    >>> print(wrong_usage("train", 'Parser key "n":\\n  Expected a <class \\'int\\'>. Got value: x', []))
+    pmpguard train: --n: Expected a int. Got value: x
+    Fix: `pmpguard train --help` lists its options
+    """
+    known = [option for option in options if option.startswith("--")]
+    lines, unknown = [f"pmpguard {verb}: {plain_message(message)}"], unknown_option(message)
+    if unknown is not None:
+        lines[0] = f"pmpguard {verb}: unknown option {unknown}"
+        meant = nearest_option(unknown, known)
+        lines += [] if meant is None else [f"Did you mean {meant}?"]
+    return "\n".join([*lines, f"Fix: `pmpguard {verb} --help` lists its options"])
+
+
+def unknown_option(message: str) -> str | None:
+    """The first option that a parser's message says it does not know."""
+    if message.startswith("unrecognized arguments:"):
+        found = re.search(r" (--?[^\s=]+)", message)
+        return None if found is None else found[1]
+    found = re.match(r"Group '([^']+)' does not accept option '([^']+)'", message)
+    return None if found is None else f"--{found[1]}.{found[2]}"
+
+
+def nearest_option(option: str, known: Sequence[str]) -> str | None:
+    """The option of the same name inside a group, else the one whose name is nearest.
+
+    >>> nearest_option("--batch_size", ["--train.batch_size"]), nearest_option("--dataste", ["--dataset"])
+    ('--train.batch_size', '--dataset')
+    """
+    leaf = option.lstrip("-").rpartition(".")[2]
+    by_leaf = {name.lstrip("-").rpartition(".")[2]: name for name in reversed(known)}
+    near = difflib.get_close_matches(option, known, 1, 0.75)
+    if leaf in by_leaf:
+        return by_leaf[leaf]
+    if near:
+        return near[0]
+    leaves = difflib.get_close_matches(leaf, by_leaf, 1, 0.75)
+    return by_leaf[leaves[0]] if leaves else None
+
+
+def plain_message(message: str) -> str:
+    """A parser's message on one line, in plain words."""
+    text = re.sub(r'Parser key "([^"]+)":', r"--\1:", " ".join(message.split()))
+    text = re.sub(r"<class '([\w.]+)'>", r"\1", text).replace("typing.", "")
+    text = text.replace("unrecognized arguments:", "too many words:")
+    return text if len(text) <= 400 else f"{text[:400]}..."
