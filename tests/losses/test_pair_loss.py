@@ -109,7 +109,7 @@ def test_a_pair_of_weight_0_is_not_pulled_together() -> None:
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
 def test_equal_sentences_and_images_are_positives_of_each_other(loss: PairLoss) -> None:
-    """Caption 2 is not pushed from image 0, which has the same sentence, nor caption 1 from its twin image."""
+    """Caption 2 is not pushed from image 0, which has the same sentence, nor 1 from its twin image."""
     together = SCORES.clone().requires_grad_()
     loss(together, IMAGE_OF, image_keys=IMAGE_KEYS, caption_keys=CAPTION_KEYS).backward()
     apart = SCORES.clone().requires_grad_()

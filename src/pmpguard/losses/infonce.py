@@ -58,7 +58,7 @@ class InfoNCE(PairLoss):
         >>> loss(texts @ images.T).round(decimals=2)
         tensor([0.0000, 0.3500, 5.5500])
         >>> InfoNCE(temperature=0.1)(texts @ images.T, weights=torch.tensor([1.0, 1.0, 0.0]))
-        tensor(0.1155)
+        tensor(0.1156)
     """
 
     def __init__(
