@@ -21,7 +21,7 @@ from pmpguard.audit.crossfit import CrossfitConfig, fold_judges
 from pmpguard.audit.embeddings import embedding_evidence, unit_rows
 from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY, write_issues, write_summary
 from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_parts, judged_by_model, unknown_words
-from pmpguard.audit.quick import judged_quickly
+from pmpguard.audit.quick import judged_quickly, judged_without_model
 from pmpguard.audit.report import write_report
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import AuditRow, AuditSummary
@@ -31,6 +31,7 @@ from pmpguard.data.images.decode import ImageError, load_pair_image
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.data.quality.duplicates import duplicate_sets, look_at_images
+from pmpguard.detection.training_free import training_free_evidence
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import writer_lock
@@ -81,8 +82,18 @@ class ScannedImages:
 
 
 @dataclass(frozen=True)
+class JudgedPairs:
+    """What was found, before anything is written; `unjudged` counts pairs left out, by reason."""
+
+    pairs: PairTable
+    rows: list[AuditRow]
+    summary: AuditSummary
+    unjudged: dict[str, int]
+
+
+@dataclass(frozen=True)
 class AuditOutcome:
-    """What was found; `unjudged` counts pairs left out, by reason."""
+    """What was found and written; `unjudged` counts pairs left out, by reason."""
 
     rows: list[AuditRow]
     summary: AuditSummary
@@ -114,60 +125,86 @@ def audit_dataset(
     # before the images, which take long: a wrong path is told at once
     retriever = None if model is None else Retriever.load(model)
     stored = None if embeddings is None else read_clip_embeddings(embeddings)
+    judge = stored if stored is not None else retriever
+    name = f"model in {model}" if stored is None else f"embeddings in {embeddings}"
     with writer_lock(out):
         if (out / SUMMARY).is_file():
             tell(f"the earlier report in {out} will be replaced")
-        looked = None if stored is not None else look(chosen, tell)
-        usable, unjudged = usable_rows(chosen, () if looked is None else looked.unreadable)
-        if stored is not None:
-            matched = match_pairs(chosen, stored.table)
-            unjudged["without an embedding"] = int((usable & (matched < 0)).sum())
-            usable &= matched >= 0
-        judged = chosen.filter(usable)
-        require_contrast(judged, chosen)
-        warnings = list(_unjudged_warnings(unjudged))
-        if stored is not None:
-            parts = [judged_by_embeddings(judged, stored, matched[usable], config)]
-            name = f"embeddings in {embeddings}"
-            if thumbnail_loader(judged)(judged.column("image")[0]) is None:
-                warnings.append(f"no images in the report: none found below {judged.root} (--images)")
-        elif retriever is not None:
-            tell(f"judging {len(judged):,} pairs of {len(judged.first_rows):,} images")
-            parts, name = judged_by_given(judged, retriever, config, warnings), f"model in {model}"
-        else:
-            duplicates = image_sets(judged, () if looked is None else looked.duplicates)
-            if config.quick:
-                tell(f"looking at {len(judged):,} pairs with pretrained encoders")
-                parts, name = judged_by_encoders(judged, config, duplicates, warnings)
-            else:
-                parts, name = judged_by_folds(judged, out, config, duplicates, warnings, tell)
-        tell(f"weighing the evidence on {len(judged):,} pairs")
-        rows, audit = judge_parts(
-            judged, parts, proposals=config.proposals, heat_maps=config.heat_maps,
-            bootstrap=config.bootstrap, seed=config.crossfit.seed,
-        )  # fmt: skip
-        if len(judged.first_rows) == len(judged):
-            warnings.append("every image has one caption: agreement among captions could not be counted")
-        summary = AuditSummary(
-            pairs=len(judged),
-            images=len(judged.first_rows),
-            flagged=int(audit.verdicts.flag.sum()),
-            mismatch_rate=audit.verdicts.mismatch_rate,
-            mismatch_interval=audit.verdicts.mismatch_interval,
-            duplicate_pairs=duplicate_pairs(judged),
-            duplicate_images=None if looked is None else looked.further,
-            unreadable=None if looked is None else looked.unreadable,
-            warnings=(*warnings, *audit.warnings),
-            model=name,
-            dataset=table.fingerprint,
-        )
+        judged = judge_pairs(chosen, config, judge, name, out / "folds", table.fingerprint, tell)
         tell(f"writing the report to {out}")
-        (out / SUMMARY).unlink(missing_ok=True)  # of an earlier report, which is whole up to here
-        table.write_parquet(out / PAIRS)
-        write_issues(out / ISSUES, rows)
-        page = write_report(out, rows, summary, thumbnail_loader(judged))
-        write_summary(out / SUMMARY, summary)  # last: an audit with a summary is whole
-    return AuditOutcome(rows, summary, {why: count for why, count in unjudged.items() if count}, page)
+        page = write_audit(out, table, judged)
+    return AuditOutcome(judged.rows, judged.summary, judged.unjudged, page)
+
+
+def judge_pairs(
+    chosen: PairTable,
+    config: AuditConfig,
+    judge: Retriever | ClipEmbeddings | None,
+    name: str,
+    folds: Path,
+    fingerprint: str,
+    tell: Callable[[str], None] = log.info,
+) -> JudgedPairs:
+    """Judge pairs by a model, by embeddings (`name` says which), or by judges trained in `folds`.
+
+    `fingerprint` is that of the whole dataset.
+    """
+    stored = judge if isinstance(judge, ClipEmbeddings) else None
+    looked = None if stored is not None else look(chosen, tell)
+    usable, unjudged = usable_rows(chosen, () if looked is None else looked.unreadable)
+    if stored is not None:
+        matched = match_pairs(chosen, stored.table)
+        unjudged["without an embedding"] = int((usable & (matched < 0)).sum())
+        usable &= matched >= 0
+    judged = chosen.filter(usable)
+    require_contrast(judged, chosen)
+    warnings = list(_unjudged_warnings(unjudged))
+    if stored is not None:
+        parts = [judged_by_embeddings(judged, stored, matched[usable], config)]
+        if thumbnail_loader(judged)(judged.column("image")[0]) is None:
+            warnings.append(f"no images in the report: none found below {judged.root} (--images)")
+    elif isinstance(judge, Retriever):
+        tell(f"judging {len(judged):,} pairs of {len(judged.first_rows):,} images")
+        parts = judged_by_given(judged, judge, config, warnings)
+    else:
+        duplicates = image_sets(judged, () if looked is None else looked.duplicates)
+        if config.quick:
+            tell(f"looking at {len(judged):,} pairs with pretrained encoders")
+            parts, name = judged_by_encoders(judged, config, duplicates, warnings)
+        else:
+            parts, name = judged_by_folds(judged, folds, config, duplicates, warnings, tell)
+    tell(f"weighing the evidence on {len(judged):,} pairs")
+    rows, audit = judge_parts(
+        judged, parts, proposals=config.proposals, heat_maps=config.heat_maps,
+        bootstrap=config.bootstrap, seed=config.crossfit.seed,
+    )  # fmt: skip
+    if len(judged.first_rows) == len(judged):
+        warnings.append("every image has one caption: agreement among captions could not be counted")
+    summary = AuditSummary(
+        pairs=len(judged),
+        images=len(judged.first_rows),
+        flagged=int(audit.verdicts.flag.sum()),
+        mismatch_rate=audit.verdicts.mismatch_rate,
+        mismatch_interval=audit.verdicts.mismatch_interval,
+        duplicate_pairs=duplicate_pairs(judged),
+        duplicate_images=None if looked is None else looked.further,
+        unreadable=None if looked is None else looked.unreadable,
+        warnings=(*warnings, *audit.warnings),
+        model=name,
+        dataset=fingerprint,
+    )
+    return JudgedPairs(judged, rows, summary, {why: count for why, count in unjudged.items() if count})
+
+
+def write_audit(out: Path, table: PairTable, judged: JudgedPairs) -> Path:
+    """Write the report on a table into the folder `out`, which the caller has locked; its page."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / SUMMARY).unlink(missing_ok=True)  # of an earlier report, which is whole up to here
+    table.write_parquet(out / PAIRS)
+    write_issues(out / ISSUES, judged.rows)
+    page = write_report(out, judged.rows, judged.summary, thumbnail_loader(judged.pairs))
+    write_summary(out / SUMMARY, judged.summary)  # last: an audit with a summary is whole
+    return page
 
 
 def choose_splits(table: PairTable, splits: Sequence[str] | None) -> PairTable:
@@ -234,15 +271,15 @@ def image_sets(table: PairTable, duplicates: Sequence[Sequence[str]]) -> list[li
 
 def judged_by_folds(
     table: PairTable,
-    out: Path,
+    folds: Path,
     config: AuditConfig,
     duplicates: Sequence[Sequence[int]],
     warnings: list[str],
     tell: Callable[[str], None] = log.info,
 ) -> tuple[list[JudgedPart], str]:
-    """Train a judge for every fold and let it judge."""
+    """Train a judge for every fold, in the folder `folds`, and let it judge."""
     parts: list[JudgedPart] = []
-    for judge in fold_judges(table, out / "folds", config.crossfit, duplicates, tell=tell):
+    for judge in fold_judges(table, folds, config.crossfit, duplicates, tell=tell):
         if not parts:
             warnings += language_warnings(judge.retriever, table)
         seen = judge.rows, judge.images, judge.looked
@@ -284,6 +321,11 @@ def judged_by_embeddings(
     captions = unit_rows(stored.captions[caption_rows], "text_emb")
     image_of, caption_of = torch.from_numpy(table.image_codes), torch.from_numpy(table.caption_codes)
     labels, seed = image_label_codes(table), config.crossfit.seed
+    if captions.shape[1] != images.shape[1]:  # of two encoders without a common space
+        looked = training_free_evidence(
+            captions, images, caption_of, image_of, image_labels=labels, seed=seed
+        )
+        return judged_without_model(table, looked, seed)
     evidence = embedding_evidence(images, captions, image_of, caption_of, image_labels=labels, seed=seed)
     rows, numbers = np.arange(len(table)), np.arange(len(captions))
     return JudgedPart(
