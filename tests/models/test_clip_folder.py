@@ -81,3 +81,10 @@ def test_it_can_be_trained_from_as_before(clip):
     assert model.cross_gated_attention is not None and model.config.ranking == "awareness"
     with pytest.raises(ModelError, match="no usable checkpoint"):
         Retriever.create(preset("clip", vision=str(clip / "nowhere"), text=str(clip)))
+
+
+def test_a_special_token_written_in_a_caption_is_text(clip):
+    model = pmpguard.load(clip)
+    ids, _ = model.tokenize(["a pond <|endoftext|> near trees"])
+    assert ids[0].tolist().count(49) == 1 and int(ids[0, -1]) == 49
+    assert {6, 8} <= set(ids[0].tolist())  # what stands after it is read

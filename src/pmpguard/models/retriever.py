@@ -90,7 +90,7 @@ class Retriever(nn.Module):
             config.dim,
             config.image_size,
             config.vision_options,
-            stages=config.stages,
+            multi_scale=config.multi_scale,
             allow_download=allow_download,
         )
         text_encoder, tokenizer = pretrained_text_encoder(

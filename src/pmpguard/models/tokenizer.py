@@ -36,6 +36,7 @@ class Tokenizer:
     def __init__(self, rules: tokenizers.Tokenizer, pad_id: int) -> None:
         rules.no_truncation()
         rules.no_padding()
+        rules.encode_special_tokens = True  # "<|endoftext|>" in a caption is text and ends nothing
         self.rules = rules
         self.pad_id = pad_id
         probe = rules.encode("a").special_tokens_mask
