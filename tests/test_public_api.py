@@ -25,6 +25,7 @@ HEAVY = ("torch", "numpy", "pyarrow", "PIL", "transformers", "tokenizers", "json
 NAMES = [
     "load",
     "read_pairs",
+    "NoiseDetector",
     "audit",
     "audit.Audit",
     "losses.InfoNCE",
@@ -137,6 +138,18 @@ def test_pairs_are_read_and_audited(tmp_path: Path) -> None:
     assert found.report(tmp_path / "report").is_file()
     assert isinstance(found.clean("drop"), PairTable)
     assert 3 <= len(repr(found).splitlines()) <= 8
+
+
+def test_the_detector_judges_embeddings_of_any_two_encoders() -> None:
+    pairs = planted(images=100, rate=0.3)
+    images = np.hstack([pairs.images, np.zeros((100, 4)) + pairs.images[:, :4]])  # of other dimensions
+    detector = pmpguard.NoiseDetector(bootstrap=20).fit(pairs.captions, images, image_of=pairs.image_of)
+    assert detector.p_match.shape == pairs.wrong.shape and detector.p_match.dtype == np.float64
+    assert detector.p_match[~pairs.wrong].mean() > detector.p_match[pairs.wrong].mean() + 0.5
+    low, high = detector.noise_rate_interval
+    assert 0 <= low <= detector.noise_rate <= high <= 1
+    assert {each.shape for each in detector.evidence.values()} == {pairs.wrong.shape}
+    assert all(isinstance(reason, str) for reason in detector.left_out)
 
 
 def test_losses_are_modules_with_a_weight_per_pair() -> None:
