@@ -21,7 +21,7 @@ SOURCE = Path(pmpguard.__file__).parent
 PROJECT = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
 MODULES = sorted(SOURCE.rglob("*.py"))
 ORDER = [
-    {"errors", "files", "config", "stable_random", "device"},
+    {"errors", "late_imports", "files", "config", "stable_random", "device"},
     {"data"},
     {"synthetic"},
     {"noise"},

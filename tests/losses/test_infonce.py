@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pmpguard.errors import ConfigError
-from pmpguard.losses.infonce import infonce_terms, positive_targets
+from pmpguard.losses import positive_targets
+from pmpguard.losses.infonce import infonce_terms
 
 FORMS = ["symmetric", "joint"]
 

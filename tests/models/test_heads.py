@@ -345,7 +345,7 @@ def test_unit_vectors_and_gradients_for_every_weight(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_saved_model_keeps_its_head(name, tmp_path):
     ranking = "head" if name == "dove" else "pooled"
-    model = retriever(name, ranking=ranking, stages=name != "pir")
+    model = retriever(name, ranking=ranking, multi_scale=name != "pir")
     model.save(tmp_path / "model")
     loaded = pmpguard.load(tmp_path / "model")
     texts, images = model.encode_texts(CAPTIONS), model.encode_images(pixels())
@@ -371,7 +371,7 @@ def test_without_a_head_the_model_is_what_the_encoders_are():
 
 
 def test_head_scores_come_in_chunks(monkeypatch):
-    model = retriever("dove", ranking="head", stages=True)
+    model = retriever("dove", ranking="head", multi_scale=True)
     texts, images = model.encode_texts(CAPTIONS), model.encode_images(pixels())
     whole = model.head.score(texts, images)
     monkeypatch.setattr(DoveHead, "floats_per_pair", lambda *_: 1 << 40)  # one pair at a time

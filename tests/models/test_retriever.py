@@ -27,6 +27,7 @@ from pmpguard.models.encoders import image as image_encoder
 from pmpguard.models.encoders import text as text_encoder
 from pmpguard.models.encoders.image import EncoderOptions
 from pmpguard.models.retriever import Retriever
+from pmpguard.models.tokenizer import word_tokenizer
 from pmpguard.training.parameter_groups import parameter_groups
 
 CAPTIONS = ["a round pond", "two white planes near a long runway", "a farm", "red roofs beside the river"]
@@ -439,3 +440,77 @@ def test_a_tiny_model_learns_to_tell_four_images_apart():
         optimiser.step()
     scores = model.score(model.encode_texts(CAPTIONS), model.encode_images(images), "pooled")
     assert scores.argmax(1).tolist() == [0, 1, 2, 3]
+
+
+# ------------------------------------------------------------------------------------- inputs and other names
+
+
+def test_images_come_as_paths_arrays_tensors_and_one_by_one(tmp_path):
+    model, images = retriever(), pixels(2)
+    expected = model.encode_images(images)
+    paths = []
+    for place, image in enumerate(as_pil(images)):
+        image.save(tmp_path / f"{place}.png")
+        paths.append(tmp_path / f"{place}.png")
+    arrays = images.permute(0, 2, 3, 1).numpy()
+    for same in (paths, list(map(str, paths)), arrays, list(arrays), list(images), [paths[0], images[1]]):
+        assert_same(model.encode_images(same), expected)
+    expected_one = model.encode_images(images[:1])
+    for one in (str(paths[0]), paths[0], as_pil(images)[0], arrays[0], images[0]):
+        assert_same(model.encode_images(one), expected_one)
+    mixed = model.encode_images([arrays[0], arrays[1] / np.float32(255)])
+    torch.testing.assert_close(mixed.pooled, expected.pooled, atol=1e-5, rtol=0)
+
+
+def test_images_of_another_kind_are_named(tmp_path):
+    model = retriever()
+    with pytest.raises(DataError, match=r"nowhere\.png: no such file"):
+        model.encode_images([str(tmp_path / "nowhere.png")])
+    with pytest.raises(DataError, match=r"array has shape \(3, 64, 64\)"):
+        model.encode_images(np.zeros((3, 64, 64), np.uint8))
+    with pytest.raises(DataError, match="image 1 is a int"):
+        model.encode_images([pixels(1)[0], 7])
+    with pytest.raises(DataError, match=r"image 0 has shape \(64, 64\)"):
+        model.encode_images([torch.zeros(64, 64)])
+
+
+def test_one_caption_is_a_string():
+    model = retriever()
+    assert_same(model.encode_texts("a round pond"), model.encode_texts(["a round pond"]))
+
+
+def test_names_of_sentence_transformers():
+    model, images = retriever(), pixels(3)
+    texts = model.encode_query(CAPTIONS)
+    documents = model.encode_document(images)
+    assert texts.shape == (4, 32) and documents.shape == (3, 32)
+    assert np.allclose(np.linalg.norm(np.asarray(texts), axis=1), 1, atol=1e-5)
+    expected = model.score(CAPTIONS, images, "pooled")
+    torch.testing.assert_close(model.similarity(texts, documents), expected)
+    torch.testing.assert_close(model.similarity(3 * texts.numpy(), documents.numpy()), expected)
+
+
+def test_score_encodes_what_is_not():
+    model, images = retriever(), pixels(3)
+    expected = model.score(model.encode_texts(CAPTIONS), model.encode_images(images))
+    assert torch.equal(model.score(CAPTIONS, images), expected)
+    torch.testing.assert_close(model.score(CAPTIONS[0], as_pil(images)), expected[:1])
+
+
+def test_repr_is_short_and_an_explanation_is_a_table(tmp_path):
+    model = retriever()
+    assert repr(model).splitlines()[0] == "Retriever(tiny + tiny, ranked by awareness)"
+    assert len(repr(model).splitlines()) == 4 and "64 px, 4 x 4 regions" in repr(model)
+    text = "the <b> pond"
+    page = model.explain(text, pixels(1)[0])._repr_html_()
+    assert page.count("<tr>") == 4 and page.count("<svg") == 3 and page.count("<rect") == 48
+    assert "<b>" not in page
+
+
+def test_a_tokenizer_with_more_ids_than_the_encoder_is_refused(tmp_path):
+    retriever().save(tmp_path / "model")
+    larger = word_tokenizer([*CAPTIONS, "some other words"])
+    (tmp_path / "model" / "tokenizer.json").write_text(larger.to_json())
+    write_manifest(tmp_path / "model")
+    with pytest.raises(ModelError, match=r"tokenizer\.json: has id 19, but the text encoder knows 17 ids"):
+        Retriever.load(tmp_path / "model")

@@ -87,8 +87,18 @@ class ScannedImages:
 
 
 @dataclass(frozen=True)
+class JudgedPairs:
+    """What was found, before anything is written; `unjudged` counts pairs left out, by reason."""
+
+    pairs: PairTable
+    rows: list[AuditRow]
+    summary: AuditSummary
+    unjudged: dict[str, int]
+
+
+@dataclass(frozen=True)
 class AuditOutcome:
-    """What was found; `unjudged` counts pairs left out, by reason."""
+    """What was found and written; `unjudged` counts pairs left out, by reason."""
 
     rows: list[AuditRow]
     summary: AuditSummary
@@ -120,60 +130,86 @@ def audit_dataset(
     # before the images, which take long: a wrong path is told at once
     retriever = None if model is None else Retriever.load(model)
     stored = None if embeddings is None else read_clip_embeddings(embeddings)
+    judge = stored if stored is not None else retriever
+    name = f"model in {model}" if stored is None else f"embeddings in {embeddings}"
     with writer_lock(out):
         if (out / SUMMARY).is_file():
             tell(f"the earlier report in {out} will be replaced")
-        looked = None if stored is not None else look(chosen, tell)
-        usable, unjudged = usable_rows(chosen, () if looked is None else looked.unreadable)
-        if stored is not None:
-            matched = match_pairs(chosen, stored.table)
-            unjudged["without an embedding"] = int((usable & (matched < 0)).sum())
-            usable &= matched >= 0
-        judged = chosen.filter(usable)
-        require_contrast(judged, chosen)
-        warnings = list(_unjudged_warnings(unjudged))
-        if stored is not None:
-            parts = [judged_by_embeddings(judged, stored, matched[usable], config)]
-            name = f"embeddings in {embeddings}"
-            if thumbnail_loader(judged)(judged.column("image")[0]) is None:
-                warnings.append(f"no images in the report: none found below {judged.root} (--images)")
-        elif retriever is not None:
-            tell(f"judging {len(judged):,} pairs of {len(judged.first_rows):,} images")
-            parts, name = judged_by_given(judged, retriever, config, warnings), f"model in {model}"
-        else:
-            duplicates = image_sets(judged, () if looked is None else looked.duplicates)
-            if config.quick:
-                tell(f"looking at {len(judged):,} pairs with pretrained encoders")
-                parts, name = judged_by_encoders(judged, config, duplicates, warnings)
-            else:
-                parts, name = judged_by_folds(judged, out, config, duplicates, warnings, tell)
-        tell(f"weighing the evidence on {len(judged):,} pairs")
-        rows, verdicts = judge_parts(
-            judged, parts, proposals=config.proposals, heat_maps=config.heat_maps,
-            bootstrap=config.bootstrap, seed=config.crossfit.seed,
-        )  # fmt: skip
-        if len(judged.first_rows) == len(judged):
-            warnings.append("every image has one caption: agreement among captions could not be counted")
-        summary = AuditSummary(
-            pairs=len(judged),
-            images=len(judged.first_rows),
-            flagged=int(verdicts.flag.sum()),
-            mismatch_rate=verdicts.noise_rate,
-            mismatch_interval=verdicts.noise_rate_interval,
-            duplicate_pairs=duplicate_pairs(judged),
-            duplicate_images=None if looked is None else looked.further,
-            unreadable=None if looked is None else looked.unreadable,
-            warnings=(*warnings, *verdicts.warnings),
-            model=name,
-            dataset=table.fingerprint,
-        )
+        judged = judge_pairs(chosen, config, judge, name, out / "folds", table.fingerprint, tell)
         tell(f"writing the report to {out}")
-        (out / SUMMARY).unlink(missing_ok=True)  # of an earlier report, which is whole up to here
-        table.write_parquet(out / PAIRS)
-        write_issues(out / ISSUES, rows)
-        page = write_report(out, rows, summary, thumbnail_loader(judged))
-        write_summary(out / SUMMARY, summary)  # last: an audit with a summary is whole
-    return AuditOutcome(rows, summary, {why: count for why, count in unjudged.items() if count}, page)
+        page = write_audit(out, table, judged)
+    return AuditOutcome(judged.rows, judged.summary, judged.unjudged, page)
+
+
+def judge_pairs(
+    chosen: PairTable,
+    config: AuditConfig,
+    judge: Retriever | ClipEmbeddings | None,
+    name: str,
+    folds: Path,
+    fingerprint: str,
+    tell: Callable[[str], None] = log.info,
+) -> JudgedPairs:
+    """Judge pairs by a model, by embeddings (`name` says which), or by judges trained in `folds`.
+
+    `fingerprint` is that of the whole dataset.
+    """
+    stored = judge if isinstance(judge, ClipEmbeddings) else None
+    looked = None if stored is not None else look(chosen, tell)
+    usable, unjudged = usable_rows(chosen, () if looked is None else looked.unreadable)
+    if stored is not None:
+        matched = match_pairs(chosen, stored.table)
+        unjudged["without an embedding"] = int((usable & (matched < 0)).sum())
+        usable &= matched >= 0
+    judged = chosen.filter(usable)
+    require_contrast(judged, chosen)
+    warnings = list(_unjudged_warnings(unjudged))
+    if stored is not None:
+        parts = [judged_by_embeddings(judged, stored, matched[usable], config)]
+        if thumbnail_loader(judged)(judged.column("image")[0]) is None:
+            warnings.append(f"no images in the report: none found below {judged.root} (--images)")
+    elif isinstance(judge, Retriever):
+        tell(f"judging {len(judged):,} pairs of {len(judged.first_rows):,} images")
+        parts = judged_by_given(judged, judge, config, warnings)
+    else:
+        duplicates = image_sets(judged, () if looked is None else looked.duplicates)
+        if config.quick:
+            tell(f"looking at {len(judged):,} pairs with pretrained encoders")
+            parts, name = judged_by_encoders(judged, config, duplicates, warnings)
+        else:
+            parts, name = judged_by_folds(judged, folds, config, duplicates, warnings, tell)
+    tell(f"weighing the evidence on {len(judged):,} pairs")
+    rows, verdicts = judge_parts(
+        judged, parts, proposals=config.proposals, heat_maps=config.heat_maps,
+        bootstrap=config.bootstrap, seed=config.crossfit.seed,
+    )  # fmt: skip
+    if len(judged.first_rows) == len(judged):
+        warnings.append("every image has one caption: agreement among captions could not be counted")
+    summary = AuditSummary(
+        pairs=len(judged),
+        images=len(judged.first_rows),
+        flagged=int(verdicts.flag.sum()),
+        mismatch_rate=verdicts.noise_rate,
+        mismatch_interval=verdicts.noise_rate_interval,
+        duplicate_pairs=duplicate_pairs(judged),
+        duplicate_images=None if looked is None else looked.further,
+        unreadable=None if looked is None else looked.unreadable,
+        warnings=(*warnings, *verdicts.warnings),
+        model=name,
+        dataset=fingerprint,
+    )
+    return JudgedPairs(judged, rows, summary, {why: count for why, count in unjudged.items() if count})
+
+
+def write_audit(out: Path, table: PairTable, judged: JudgedPairs) -> Path:
+    """Write the report on a table into the folder `out`, which the caller has locked; its page."""
+    out.mkdir(parents=True, exist_ok=True)
+    (out / SUMMARY).unlink(missing_ok=True)  # of an earlier report, which is whole up to here
+    table.write_parquet(out / PAIRS)
+    write_issues(out / ISSUES, judged.rows)
+    page = write_report(out, judged.rows, judged.summary, thumbnail_loader(judged.pairs))
+    write_summary(out / SUMMARY, judged.summary)  # last: an audit with a summary is whole
+    return page
 
 
 def choose_splits(table: PairTable, splits: Sequence[str] | None) -> PairTable:
@@ -240,15 +276,15 @@ def image_sets(table: PairTable, duplicates: Sequence[Sequence[str]]) -> list[li
 
 def judged_by_folds(
     table: PairTable,
-    out: Path,
+    folds: Path,
     config: AuditConfig,
     duplicates: Sequence[Sequence[int]],
     warnings: list[str],
     tell: Callable[[str], None] = log.info,
 ) -> tuple[list[JudgedPart], str]:
-    """Train a judge for every fold and let it judge."""
+    """Train a judge for every fold, in the folder `folds`, and let it judge."""
     parts: list[JudgedPart] = []
-    for judge in fold_judges(table, out / "folds", config.crossfit, duplicates, tell=tell):
+    for judge in fold_judges(table, folds, config.crossfit, duplicates, tell=tell):
         if not parts:
             warnings += language_warnings(judge.retriever, table)
         seen = judge.rows, judge.images, judge.before

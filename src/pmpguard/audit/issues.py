@@ -39,6 +39,12 @@ PROPOSAL = pa.struct(
 
 def write_issues(path: Path, rows: Sequence[AuditRow]) -> None:
     """Write the rows in order of their ranks, in one step."""
+    with atomic_output(path) as stream:
+        pq.write_table(issues_table(rows), stream, compression="zstd")
+
+
+def issues_table(rows: Sequence[AuditRow]) -> pa.Table:
+    """The rows in order of their ranks."""
     ordered = sorted(rows, key=lambda row: row.rank)
     names = sorted({name for row in ordered for name in row.evidence}) or ["score"]  # parquet needs a field
     evidence = pa.struct([(name, pa.float64()) for name in names])
@@ -56,8 +62,7 @@ def write_issues(path: Path, rows: Sequence[AuditRow]) -> None:
         "grid": pa.array([row.grid for row in ordered], pa.list_(pa.int32(), 2)),
         "proposals": pa.array([_proposals(row) for row in ordered], pa.list_(PROPOSAL)),
     }
-    with atomic_output(path) as stream:
-        pq.write_table(pa.table(columns), stream, compression="zstd")
+    return pa.table(columns)
 
 
 def _words(words: Sequence[WordVerdict]) -> list[dict[str, Any]]:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pmpguard.audit.api import holds_embeddings_only
 from pmpguard.audit.audit import AuditConfig, AuditOutcome, audit_dataset
 from pmpguard.audit.crossfit import CrossfitConfig
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import SURE_ENOUGH
 from pmpguard.config import to_dict
-from pmpguard.data.formats import group_by_format, read_pairs
-from pmpguard.data.formats.embeddings import is_clip_folder, read_clip_embeddings
+from pmpguard.data.formats import read_pairs
+from pmpguard.data.formats.embeddings import read_clip_embeddings
 from pmpguard.training.interrupt import Interrupted
 
 USUAL = CrossfitConfig()
@@ -132,11 +133,6 @@ def audit(
     except Interrupted as stop:
         return AuditStopped(out, str(stop))
     return AuditReport(out, outcome)
-
-
-def holds_embeddings_only(dataset: Path) -> bool:
-    """Whether a folder has embeddings but no annotations beside them."""
-    return is_clip_folder(dataset) and not group_by_format(sorted(dataset.iterdir()))
 
 
 def tell(text: str) -> None:

@@ -1,1 +1,5 @@
 """Recall, detection and the tables made of them."""
+
+from pmpguard.late_imports import import_on_use
+
+__getattr__ = import_on_use(__name__)

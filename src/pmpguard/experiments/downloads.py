@@ -50,7 +50,7 @@ GEORSCLIP = """\
 download ckpt/RS5M_ViT-B-32.pt from https://huggingface.co/Zilun/GeoRSCLIP (not RS5M_ViT-B-32_RET-2.pt, which
 was tuned on clean RSICD and RSITMD) and convert it, with the tokenizer all CLIPs of this kind share:
   hf download openai/clip-vit-base-patch32 --local-dir weights/clip-vit-b-32
-  pmpguard convert RS5M_ViT-B-32.pt {path} --tokenizer weights/clip-vit-b-32"""
+  pmpguard convert RS5M_ViT-B-32.pt {path} --activation quick_gelu --tokenizer weights/clip-vit-b-32"""
 
 
 def require_dataset(path: Path) -> None:

@@ -4,7 +4,7 @@ Inputs: logits (T, I) of every caption against every image, already divided by t
 in [0, 1], above 0 where caption and image belong together; image_of (T,), the labelled image of each caption.
 
 Both forms return one number per pair (caption t with image image_of[t]); multiply by the pairs' weights, then
-take the mean (`objective.reduce_terms`). Rows and columns of targets are divided by their sum; let q be the
+take the mean over all pairs. Rows and columns of targets are divided by their sum; let q be the
 result.
 
 * `symmetric`: (row + column) / 2 where row is the cross-entropy of q[t, :] and softmax(logits[t, :]), and
@@ -26,38 +26,54 @@ import math
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pmpguard.errors import ConfigError
+from pmpguard.losses.pair_loss import PairLabels, PairLoss, Reduction
 
 Form = Literal["symmetric", "joint"]
 
 
-def positive_targets(
-    image_of: Tensor, image_keys: Tensor, caption_keys: Tensor, weights: Tensor | None = None
-) -> Tensor:
-    """How strongly each caption and image of the batch belong together: (T, I) in [0, 1].
+class InfoNCE(PairLoss):
+    """Cross-entropy of every caption over the batch's images and of every image over its captions.
 
-    image_of (T,) is each caption's column; equal image_keys (I,) are one image, equal caption_keys (T,) one
-    sentence. Caption t belongs to image v when some pair of that sentence has that image; the largest of
-    those pairs' weights (T,) counts, 1 without weights.
+    Args:
+        temperature: the scores are divided by it; a number, or a parameter that is learned.
+        form: `symmetric`, or `joint` as eq. 6 prints it.
+        reduction: "mean" over pairs, "sum", or "none" for one term per pair.
 
-    >>> key = torch.arange(3)
-    >>> positive_targets(key, key, torch.tensor([7, 7, 8]), torch.tensor([1.0, 0.5, 0.0]))
-    tensor([[1.0000, 0.5000, 0.0000],
-            [1.0000, 0.5000, 0.0000],
-            [0.0000, 0.0000, 0.0000]])
+    Inputs: see `PairLoss`. A pair of weight 0 is not pulled together; it still repels.
+
+    References:
+        van den Oord, Li and Vinyals, "Representation Learning with Contrastive Predictive Coding", 2018;
+        Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021.
+
+    Relations:
+        `Complementary` drops the pull of the label, `AwarenessHinge` compares with single negatives,
+        `Distillation` takes a teacher's softmax for the targets.
+
+    Example:
+        >>> texts, images = torch.eye(3), torch.eye(3)[[0, 1, 1]]  # the third image is like the second
+        >>> loss = InfoNCE(temperature=0.1, reduction="none")
+        >>> loss(texts @ images.T).round(decimals=2)
+        tensor([0.0000, 0.3500, 5.5500])
+        >>> InfoNCE(temperature=0.1)(texts @ images.T, weights=torch.tensor([1.0, 1.0, 0.0]))
+        tensor(0.1156)
     """
-    if weights is None:
-        weights = torch.ones(len(image_of), device=image_of.device)
-    same_caption = caption_keys[:, None] == caption_keys[None, :]  # (T, T)
-    same_image = image_keys[image_of][:, None] == image_keys[None, :]  # (T, I)
-    targets = weights.new_zeros(len(image_of), len(image_keys))  # (T, I)
-    # Sentence by sentence through the first pair of each, so that no (T, T, I) tensor is needed.
-    first = same_caption.int().argmax(1)  # (T,)
-    labelled = weights[:, None] * same_image  # (T, I)
-    targets.scatter_reduce_(0, first[:, None].expand_as(labelled), labelled, "amax")
-    return targets[first]
+
+    def __init__(
+        self,
+        temperature: float | nn.Parameter = 0.07,
+        form: Form = "symmetric",
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.temperature = temperature
+        self.form = form
+
+    def terms(self, scores: Tensor, labels: PairLabels, weights: Tensor | None) -> Tensor:
+        targets = labels.targets(weights).to(scores.dtype)
+        return infonce_terms(scores / self.temperature, targets, labels.image_of, self.form)
 
 
 def infonce_terms(logits: Tensor, targets: Tensor, image_of: Tensor, form: Form = "symmetric") -> Tensor:

@@ -20,7 +20,7 @@ from pmpguard.config import from_dict, to_dict
 from pmpguard.errors import ConfigError
 from pmpguard.kernels.awareness.fused import PRODUCT_DTYPE, awareness_scores_fused
 from pmpguard.kernels.caption_blocks import LongerThan
-from pmpguard.losses.infonce import positive_targets
+from pmpguard.losses.positives import positive_targets
 from pmpguard.models.attention.boundary import Boundary
 from pmpguard.models.config import Ranking, RetrieverConfig
 from pmpguard.models.encoded import Encoded

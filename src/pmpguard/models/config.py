@@ -80,7 +80,7 @@ class RetrieverConfig:
     text: `tiny`, `minilm-l6`, or a Hugging Face model's id or folder.
     ranking: `awareness` (S of the paper), `gated` (cross-gated cosine), `pooled` (cosine of pooled vectors)
     or a sum, in which gated or pooled counts `ranking_weight` times; or `head`, the head's own score.
-    stages: regions hold what earlier stages of the vision encoder saw there, too.
+    multi_scale: regions hold what earlier stages of the vision encoder saw there, too.
     dropout: share of the encoders' features that the projections do not see in training.
     """
 
@@ -96,7 +96,7 @@ class RetrieverConfig:
     temperature: float = 0.07
     vision_options: EncoderOptions = field(default_factory=EncoderOptions)
     text_options: EncoderOptions = field(default_factory=EncoderOptions)
-    stages: bool = False
+    multi_scale: bool = False
     dropout: float = 0.0
     head: HeadConfig = field(default_factory=HeadConfig)
     adapters: AdapterConfig = field(default_factory=AdapterConfig)

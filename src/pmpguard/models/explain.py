@@ -1,7 +1,8 @@
-"""Why a caption and a image match or not: the evidence of each word, and where in the image it is."""
+"""Why a caption and an image match or not: the evidence of each word, and where in the image it is."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,6 +44,29 @@ class Explanation:
                 f"  best at row {row + 1}, column {column + 1} ({word.regions.max():.2f})"
             )
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks: each word, what speaks for and against it, and where in the image it is."""
+        rows = "".join(
+            f"<tr><td>{html.escape(word.word)}</td><td>{word.positive:+.3f}</td><td>{word.negative:+.3f}</td>"
+            f"<td>{_heat(word.regions)}</td></tr>"
+            for word in self.words
+        )
+        head = "<tr><th>word</th><th>for</th><th>against</th><th>regions</th></tr>"
+        return f"<p>score {self.score:.3f}, boundary {self.boundary:.3f}</p><table>{head}{rows}</table>"
+
+
+def _heat(regions: Tensor) -> str:
+    """Cosines (h, w) as squares, the darkest where the word is found best."""
+    height, width = regions.shape
+    lowest, highest = float(regions.min()), float(regions.max())
+    scale = max(highest - lowest, 1e-6)
+    squares = "".join(
+        f'<rect x="{place % width}" y="{place // width}" width="1" height="1" fill="#c2410c" '
+        f'fill-opacity="{(value - lowest) / scale:.2f}"/>'
+        for place, value in enumerate(regions.flatten().tolist())
+    )
+    return f'<svg viewBox="0 0 {width} {height}" width="56" height="56" role="img">{squares}</svg>'
 
 
 def explain_pair(

@@ -17,9 +17,9 @@ def model_card(model: Retriever, notes: str = "") -> str:
     config = model.config
     count = sum(parameter.numel() for parameter in model.parameters())
     side = model.image_encoder.grid
-    card = f"""# Image-text retriever for remote-sensing imagery
+    card = f"""# Image–text retriever for remote-sensing imagery
 
-Written by pmpguard {pmpguard.__version__}. Images and captions become unit vectors of dimension
+Written by pmpguard {pmpguard.__version__}. Captions and images become unit vectors of dimension
 {config.dim}, one per item and one per fragment (image region or word piece); pairs are ranked by
 `{config.ranking}`.
 
@@ -35,13 +35,12 @@ Written by pmpguard {pmpguard.__version__}. Images and captions become unit vect
 
 ```python
 import pmpguard
-from PIL import Image
 
 model = pmpguard.load("path/to/this/directory")
 texts = model.encode_texts(["a round pond beside a farm"])
-images = model.encode_images([Image.open("scene.png")])
-print(model.score(texts, images))
-print(model.explain("a round pond", Image.open("scene.png")).as_text())
+images = model.encode_images(["scene.png"])
+print(model.score(texts, images))  # (texts, images)
+print(model.explain("a round pond", "scene.png").as_text())
 ```
 
 ## Settings

@@ -7,17 +7,22 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy.typing as npt
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 from tqdm import tqdm
 
 from pmpguard.config import from_dict, to_dict
-from pmpguard.data.images.decode import image_tensor
-from pmpguard.data.images.transforms import resize_bicubic
 from pmpguard.errors import ConfigError, DataError, ModelError
-from pmpguard.files import atomic_directory, read_json, recover_directory, verify_manifest, write_json
+from pmpguard.files import (
+    MANIFEST,
+    atomic_directory,
+    read_json,
+    recover_directory,
+    verify_manifest,
+    write_json,
+)
 from pmpguard.kernels.pair_scoring import (
     all_pairs,
     awareness_all_pairs,
@@ -29,6 +34,7 @@ from pmpguard.models.attention.awareness import awareness_parts
 from pmpguard.models.attention.boundary import Boundary
 from pmpguard.models.attention.cross_gated import ALIGNED, CrossGatedAttention
 from pmpguard.models.checkpoints import load_exactly, read_safetensors, write_safetensors
+from pmpguard.models.clip_folder import clip_config, is_hugging_face
 from pmpguard.models.config import Ranking, RetrieverConfig
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.encoders.adapters import attach_adapters
@@ -37,6 +43,7 @@ from pmpguard.models.encoders.projection import unit
 from pmpguard.models.encoders.text import TextArchitecture, TextEncoder, pretrained_text_encoder
 from pmpguard.models.explain import Explanation, explain_pair
 from pmpguard.models.heads.registry import build_head
+from pmpguard.models.inputs import ImageInput, ImagesInput, image_batch, square_pixels
 from pmpguard.models.model_card import model_card
 from pmpguard.models.tokenizer import Tokenizer, word_tokenizer
 
@@ -83,7 +90,7 @@ class Retriever(nn.Module):
             config.dim,
             config.image_size,
             config.vision_options,
-            stages=config.stages,
+            multi_scale=config.multi_scale,
             allow_download=allow_download,
         )
         text_encoder, tokenizer = pretrained_text_encoder(
@@ -95,6 +102,18 @@ class Retriever(nn.Module):
             allow_download=allow_download,
         )
         return cls(config, image_encoder, text_encoder, tokenizer)
+
+    def __repr__(self) -> str:
+        config, count = self.config, sum(parameter.numel() for parameter in self.parameters())
+        side = self.image_encoder.grid
+        return "\n".join(
+            [
+                f"Retriever({config.vision} + {config.text}, ranked by {config.ranking})",
+                f"  images: {config.image_size} px, {side} x {side} regions",
+                f"  texts: at most {config.max_tokens} tokens",
+                f"  vectors of {config.dim}; {count:,} parameters on {self.device}",
+            ]
+        )
 
     @property
     def device(self) -> torch.device:
@@ -152,16 +171,9 @@ class Retriever(nn.Module):
 
     # ------------------------------------------------------------------------------------------------ for use
 
-    def encode_images(self, images: Sequence[Image.Image] | Tensor, *, batch_size: int = 64) -> Encoded:
-        """Images of any size: PIL images, or a tensor (N, 3, H, W), uint8 or float in [0, 1]."""
-
-        def encode(rows: slice) -> Encoded:
-            return self.forward_images(self._pixels(images[rows], rows.start).to(self.device))
-
-        return self._in_batches(encode, len(images), batch_size, "images")
-
-    def encode_texts(self, texts: Sequence[str], *, batch_size: int = 256) -> Encoded:
-        """Captions; what goes beyond `max_tokens` tokens is cut."""
+    def encode_texts(self, texts: str | Sequence[str], *, batch_size: int = 256) -> Encoded:
+        """One caption or several; what goes beyond `max_tokens` tokens is cut."""
+        texts = [texts] if isinstance(texts, str) else list(texts)
         ids, mask = self.tokenize(texts)
 
         def encode(rows: slice) -> Encoded:
@@ -172,12 +184,46 @@ class Retriever(nn.Module):
 
         return self._in_batches(encode, len(texts), batch_size, "texts")
 
+    def encode_images(self, images: ImagesInput, *, batch_size: int = 64) -> Encoded:
+        """One image or several, of any size: paths, PIL images, arrays (H, W, 3) or tensors (3, H, W).
+
+        A tensor may hold all of them, (N, 3, H, W). Values are uint8, or float in [0, 1].
+        """
+        batch = image_batch(images)
+
+        def encode(rows: slice) -> Encoded:
+            return self.forward_images(self._pixels(batch[rows], rows.start).to(self.device))
+
+        return self._in_batches(encode, len(batch), batch_size, "images")
+
+    def encode_query(self, texts: str | Sequence[str], *, batch_size: int = 256) -> Tensor:
+        """(T, d): a unit vector for each caption, on the CPU; the name is that of sentence-transformers."""
+        return self.encode_texts(texts, batch_size=batch_size).pooled.float().cpu()
+
+    def encode_document(self, images: ImagesInput, *, batch_size: int = 64) -> Tensor:
+        """(I, d): a unit vector for each image, on the CPU."""
+        return self.encode_images(images, batch_size=batch_size).pooled.float().cpu()
+
+    @staticmethod
+    def similarity(texts: npt.ArrayLike | Tensor, images: npt.ArrayLike | Tensor) -> Tensor:
+        """(T, I): the cosine of every row of the one with every row of the other."""
+        rows, columns = (torch.as_tensor(each).float() for each in (texts, images))
+        return unit(rows) @ unit(columns).T
+
     @torch.no_grad()
-    def score(self, texts: Encoded, images: Encoded, ranking: Ranking | None = None) -> Tensor:
+    def score(
+        self,
+        texts: Encoded | str | Sequence[str],
+        images: Encoded | ImagesInput,
+        ranking: Ranking | None = None,
+    ) -> Tensor:
         """The ranking score of every caption against every image, (texts, images), higher is better.
 
-        `ranking` replaces the configured one; z counts as a cosine: the temperature is the same for all.
+        What is not encoded yet is. `ranking` replaces the configured one; z counts as a cosine: the
+        temperature is the same for all.
         """
+        texts = texts if isinstance(texts, Encoded) else self.encode_texts(texts)
+        images = images if isinstance(images, Encoded) else self.encode_images(images)
         ranking = self.config.ranking if ranking is None else ranking
         if ranking == "head":
             return self._head_scores(texts, images)
@@ -223,10 +269,9 @@ class Retriever(nn.Module):
 
         return all_pairs(score_block, texts, images, floats_per_pair=gated_floats(texts, images))
 
-    def explain(self, text: str, image: Image.Image | Tensor) -> Explanation:
+    def explain(self, text: str, image: ImageInput) -> Explanation:
         """Each word's evidence for and against the match, and its regions; S as at test, words to regions."""
-        images = image[None] if isinstance(image, Tensor) else [image]
-        return self.explain_encoded(text, self.encode_images(images))
+        return self.explain_encoded(text, self.encode_images(image))
 
     @torch.no_grad()
     def explain_encoded(self, text: str, regions: Encoded) -> Explanation:
@@ -262,13 +307,20 @@ class Retriever(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path) -> Retriever:
-        """Read a model directory, in evaluation mode; every file is checked against the recorded hashes."""
+        """Read a model directory, in evaluation mode; every file is checked against the recorded hashes.
+
+        A folder of a CLIP, as `pmpguard convert` writes it or as the Hub has it, ranks by its pooled vectors.
+        """
         folder = Path(path)
         recover_directory(folder)
         if not (folder / "config.json").is_file():
             raise ModelError(f"{folder}: no model here", fix="give the directory that `save` wrote")
-        verify_manifest(folder)
         stored = read_json(folder / "config.json")
+        foreign = isinstance(stored, dict) and is_hugging_face(stored)
+        if not foreign or (folder / MANIFEST).is_file():
+            verify_manifest(folder)
+        if foreign:
+            return cls.create(clip_config(folder, stored)).eval()
         if stored.get("format") != FORMAT:
             raise ModelError(
                 f"{folder}/config.json: format {stored.get('format')!r}, expected {FORMAT}",
@@ -285,29 +337,21 @@ class Retriever(nn.Module):
             TextEncoder(texts, config.dim, config.text_options),
             Tokenizer.load(folder / "tokenizer.json"),
         )
+        if model.tokenizer.largest_id >= model.text_encoder.vocabulary:
+            raise ModelError(
+                f"{folder}/tokenizer.json: has id {model.tokenizer.largest_id:,}, but the text encoder knows "
+                f"{model.text_encoder.vocabulary:,} ids",
+                fix="restore the tokenizer.json that was saved with this model",
+            )
         load_exactly(model, read_safetensors(folder / "model.safetensors"), f"{folder}/model.safetensors")
         return model.eval()
 
     # ------------------------------------------------------------------------------------------------- inside
 
-    def _pixels(self, images: Sequence[Image.Image] | Tensor, first: int) -> Tensor:
+    def _pixels(self, images: Tensor | Sequence[ImageInput], first: int) -> Tensor:
         """Images as uint8, or normalised float, of the encoder's size: (N, 3, s, s)."""
-        size = self.config.image_size
-        if not isinstance(images, Tensor):
-            return torch.stack([image_tensor(image, size) for image in images])
-        if images.ndim != 4 or images.shape[1] != 3:
-            raise DataError(f"images have shape {tuple(images.shape)}", fix="give a tensor (N, 3, H, W)")
-        if images.shape[-2:] != (size, size):
-            images = resize_bicubic(images, size)
-        if images.dtype == torch.uint8:
-            return images
-        lowest, highest = float(images.amin()), float(images.amax())
-        if not (lowest > -0.2 and highest < 1.2):  # resizing may overshoot a little
-            raise DataError(
-                f"images from number {first} on hold values from {lowest:g} to {highest:g}",
-                fix="give uint8, or float between 0 and 1 that has not been normalised",
-            )
-        return self.normalise(255 * images.to(self.device).clamp(0, 1))
+        pixels = square_pixels(images, self.config.image_size, first)
+        return pixels if pixels.dtype == torch.uint8 else self.normalise(255 * pixels.to(self.device))
 
     @torch.no_grad()
     def _in_batches(self, encode: Callable[[slice], Encoded], count: int, size: int, unit: str) -> Encoded:

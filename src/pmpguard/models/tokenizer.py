@@ -36,6 +36,7 @@ class Tokenizer:
     def __init__(self, rules: tokenizers.Tokenizer, pad_id: int) -> None:
         rules.no_truncation()
         rules.no_padding()
+        rules.encode_special_tokens = True  # "<|endoftext|>" in a caption is text and ends nothing
         self.rules = rules
         self.pad_id = pad_id
         probe = rules.encode("a").special_tokens_mask
@@ -46,6 +47,11 @@ class Tokenizer:
     def size(self) -> int:
         """How many different ids there are."""
         return self.rules.get_vocab_size()
+
+    @property
+    def largest_id(self) -> int:
+        """The largest id a text can get, of added tokens too."""
+        return max(self.rules.get_vocab(with_added_tokens=True).values(), default=-1)
 
     def encode(self, texts: Sequence[str], max_tokens: int) -> tuple[Tensor, Tensor]:
         """Ids (N, L) and a mask (N, L), true except at padding; L is the longest caption's length.

@@ -1,1 +1,5 @@
 """CORRUPT: seeded, fingerprinted pseudo-matched training sets."""
+
+from pmpguard.late_imports import import_on_use
+
+__getattr__ = import_on_use(__name__)

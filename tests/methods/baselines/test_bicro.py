@@ -10,7 +10,7 @@ from helpers.feature_world import TRAIN, build_method, learn, make_world
 from helpers.look_alikes import mean_cosine_after
 from helpers.robust_examples import CHANCE, example_batch, keeps_the_contract, learn_squares
 
-from pmpguard.losses.triplet import HardNegatives, hinge_terms
+from pmpguard.losses.hinge import HardNegatives, hinge_terms
 from pmpguard.methods.baselines.bicro import BiCro, consistency, lowest, soft_margins
 from pmpguard.methods.method import TrainingView
 from pmpguard.models.encoded import Encoded

@@ -11,7 +11,7 @@ from helpers.feature_world import build_method, learn
 from helpers.robust_examples import CHANCE, example_batch, keeps_the_contract, learn_squares
 from torch.distributions import Dirichlet, kl_divergence
 
-from pmpguard.losses.triplet import hinge_terms
+from pmpguard.losses.hinge import hinge_terms
 from pmpguard.methods.baselines.decl import (
     Decl,
     divergence_from_uniform,
@@ -92,7 +92,7 @@ def test_losses_are_the_evidence_both_ways_and_the_hinge() -> None:
     rows, columns = evidential_terms(evidence, targets, 0.1), evidential_terms(evidence.T, targets.T, 0.1)
     terms = method.losses(batch)
     torch.testing.assert_close(terms["evidence"], (rows + columns[batch.image_of]).float())
-    hinges = 0.8 * 128 * hinge_terms(scores, batch.image_of, batch.targets > 0, 0.2, 5)
+    hinges = 0.8 * 128 * hinge_terms(scores, batch.image_of, batch.targets > 0, 0.2, hardest=5)
     hinges[2] = 0
     torch.testing.assert_close(terms["hinge"], hinges)
 

@@ -34,7 +34,7 @@ def test_both_losses_against_loops():
 def test_it_ranks_by_the_regional_oriented_score():
     method, given = build("dove"), batch()
     config = method.retriever.config
-    assert config.ranking == "head" and config.head.name == "dove" and config.stages
+    assert config.ranking == "head" and config.head.name == "dove" and config.multi_scale
     found = method.score(given.texts, given.images)
     torch.testing.assert_close(found, method.retriever.head.score(given.texts, given.images))
     pooled = method.retriever.score(given.texts, given.images, "pooled")

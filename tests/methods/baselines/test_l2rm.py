@@ -11,8 +11,8 @@ from helpers.feature_world import build_method, learn
 from helpers.look_alikes import mean_cosine_after
 from helpers.robust_examples import CHANCE, example_batch, keeps_the_contract, learn_squares
 
+from pmpguard.losses.hinge import HardNegatives, hinge_terms
 from pmpguard.losses.optimal_transport import partial_plan
-from pmpguard.losses.triplet import HardNegatives, hinge_terms
 from pmpguard.methods.baselines.l2rm import (
     L2rm,
     L2rmSettings,

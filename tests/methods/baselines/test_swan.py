@@ -25,9 +25,9 @@ def test_the_loss_sums_over_all_negatives():
 def test_it_asks_for_multi_scale_regions_and_its_head():
     method = build("swan")
     config = method.retriever.config
-    assert config.stages and config.head.name == "swan" and config.ranking == "pooled"
+    assert config.multi_scale and config.head.name == "swan" and config.ranking == "pooled"
     assert method.retriever.image_encoder.width == 128 + 64 + 128
-    assert build("swan", stages=False).retriever.image_encoder.width == 128
+    assert build("swan", multi_scale=False).retriever.image_encoder.width == 128
     assert method.phase(0) == method.phase(9)
 
 

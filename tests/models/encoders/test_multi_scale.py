@@ -18,14 +18,16 @@ from pmpguard.models.encoders.multi_scale import earlier_stages, on_grid
 WIDTHS = {"tiny": 128 + 64 + 128, "swin": 16 + 16, "vit": 16 + 16, "clip": 16 + 16, "resnet": 16 + 8}
 
 
-def encoder(name, folder, stages=True, options=None):
+def encoder(name, folder, multi_scale=True, options=None):
     torch.manual_seed(0)
     size = 64
     if name != "tiny":
         size = SAVERS[name](folder)[0]
         torch.manual_seed(0)
     source = name if name == "tiny" else str(folder)
-    return pretrained_image_encoder(source, 12, size, options or EncoderOptions(), stages=stages).eval()
+    return pretrained_image_encoder(
+        source, 12, size, options or EncoderOptions(), multi_scale=multi_scale
+    ).eval()
 
 
 def pixels(size, count=3):
@@ -36,7 +38,7 @@ def pixels(size, count=3):
 @pytest.mark.parametrize("name", WIDTHS)
 def test_earlier_stages_come_after_the_last_one(name, tmp_path):
     model = encoder(name, tmp_path)
-    plain = ImageEncoder(ImageArchitecture(**{**vars(model.architecture), "stages": False}), 12).eval()
+    plain = ImageEncoder(ImageArchitecture(**{**vars(model.architecture), "multi_scale": False}), 12).eval()
     plain.backbone.load_state_dict(model.backbone.state_dict())
     images = pixels(model.architecture.image_size)
     rich, last = model.tokens(images), plain.tokens(images)
@@ -80,7 +82,8 @@ def test_gradients_reach_the_earlier_stages(tmp_path):
 def test_a_clip_with_stages_starts_with_its_own_embedding(tmp_path):
     save_clip(tmp_path)
     plain, rich = (
-        pretrained_image_encoder(str(tmp_path), 12, 32, stages=stages).eval() for stages in (False, True)
+        pretrained_image_encoder(str(tmp_path), 12, 32, multi_scale=multi_scale).eval()
+        for multi_scale in (False, True)
     )
     torch.testing.assert_close(plain(pixels(32)).pooled, rich(pixels(32)).pooled)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.detection.beta_mixture import fit_beta_mixture
-from pmpguard.losses.triplet import HardNegatives, hinge_terms
+from pmpguard.losses.hinge import HardNegatives, hinge_terms
 from pmpguard.methods.baselines.blocks import mean_hinges, measure_in_blocks
 from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
 from pmpguard.models.retriever import Retriever

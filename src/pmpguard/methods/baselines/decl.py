@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pmpguard.losses.triplet import hinge_terms
+from pmpguard.losses.hinge import hinge_terms
 from pmpguard.methods.baselines.blocks import measure_in_blocks
 from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, labelled, pooled_cosines
 from pmpguard.models.retriever import Retriever
@@ -87,7 +87,9 @@ class Decl(Method):
         columns = evidential_terms(evidence.T, targets.T, settings.divergence_weight)  # (I,)
         hinges = hinge_terms(
             scores, batch.image_of, batch.targets > 0, settings.margin,
-            negatives_used(batch.epoch, len(batch.rows), settings.fewest_negatives, settings.harder_for),
+            hardest=negatives_used(
+                batch.epoch, len(batch.rows), settings.fewest_negatives, settings.harder_for
+            ),
         )  # fmt: skip
         return {
             "evidence": (rows + columns[batch.image_of]).to(scores.dtype),

@@ -38,14 +38,14 @@ class DoveSettings:
         global_weight: lambda of the constraint on pooled vectors.
         attention_heads: of the fusion with regions.
         dropout: in the caption's flows.
-        stages: pooled vectors and regions hold earlier stages, too.
+        multi_scale: pooled vectors and regions hold earlier stages, too.
     """
 
     margin: float = 0.2
     global_weight: float = 10.0
     attention_heads: int = 8
     dropout: float = 0.2
-    stages: bool = True
+    multi_scale: bool = True
 
 
 class Dove(Method):
@@ -57,7 +57,7 @@ class Dove(Method):
     @classmethod
     def model_config(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
         head = HeadConfig("dove", settings.attention_heads, settings.dropout)
-        return ungated(replace(config, head=head, stages=settings.stages), "head")
+        return ungated(replace(config, head=head, multi_scale=settings.multi_scale), "head")
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         head = self.retriever.head

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from pmpguard.detection.beta_mixture import fit_beta_mixture
+from pmpguard.losses.hinge import HardNegatives, hinge_terms
 from pmpguard.losses.infonce import infonce_terms
 from pmpguard.losses.optimal_transport import partial_plan
-from pmpguard.losses.triplet import HardNegatives, hinge_terms
 from pmpguard.methods.baselines.blocks import mean_hinges, measure_in_blocks
 from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, labelled, pooled_cosines
 from pmpguard.models.retriever import Retriever

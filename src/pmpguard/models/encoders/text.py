@@ -68,6 +68,13 @@ class TextEncoder(nn.Module):
         self.projection = Projection(self.width, dim)
         self.train(True)
 
+    @property
+    def vocabulary(self) -> int:
+        """How many different ids the backbone has a vector for."""
+        if isinstance(self.backbone, TinyText):
+            return self.backbone.words.num_embeddings
+        return int(self.backbone.get_input_embeddings().num_embeddings)  # type: ignore[operator]
+
     def train(self, mode: bool = True) -> TextEncoder:
         super().train(mode)
         if self.options.frozen:

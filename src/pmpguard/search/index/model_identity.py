@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pmpguard.config import fingerprint
 from pmpguard.errors import ModelError
-from pmpguard.files import MANIFEST, atomic_directory, read_json, recover_directory
+from pmpguard.files import MANIFEST, atomic_directory, read_json, recover_directory, sha256_file
+from pmpguard.models.clip_folder import TOKENIZER_FILES, is_hugging_face, model_summary
 
 DECISIVE = ("config.json", "model.safetensors", "tokenizer.json")  # the model card may change
 
@@ -35,15 +36,30 @@ class ModelIdentity:
 def identify_model(folder: Path) -> ModelIdentity:
     """Read who a model directory is from its manifest and config; the weights are not opened."""
     recover_directory(folder)
-    if not (folder / MANIFEST).is_file() or not (folder / "config.json").is_file():
+    if not (folder / "config.json").is_file():
         raise ModelError(f"{folder}: no model here", fix="give a model directory, such as RUN/model")
-    hashes = read_json(folder / MANIFEST).get("sha256", {})
+    stored = read_json(folder / "config.json")
+    if not (folder / MANIFEST).is_file() and not is_hugging_face(stored):
+        raise ModelError(f"{folder}: no model here", fix="give a model directory, such as RUN/model")
+    hashes = file_hashes(folder)
     missing = [name for name in DECISIVE if name not in hashes]
     if missing:
-        raise ModelError(f"{folder / MANIFEST}: {missing[0]} is not listed", fix="restore it from a copy")
-    config = read_json(folder / "config.json")["retriever"]
-    name = f"{config['vision']} + {config['text']}, ranked by {config['ranking']}"
-    return ModelIdentity(fingerprint({name: hashes[name] for name in DECISIVE}), name, int(config["dim"]))
+        raise ModelError(f"{folder}: no {missing[0]} that is listed", fix="restore it from a copy")
+    name, dim = model_summary(stored)
+    return ModelIdentity(fingerprint({name: hashes[name] for name in DECISIVE}), name, dim)
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    """The hashes a model's manifest lists; of a folder from elsewhere, those of the files that decide."""
+    hashes = read_json(folder / MANIFEST).get("sha256", {}) if (folder / MANIFEST).is_file() else {}
+    if is_hugging_face(read_json(folder / "config.json")):
+        kept = (*DECISIVE, *TOKENIZER_FILES, "preprocessor_config.json")
+        hashes |= {
+            name: sha256_file(folder / name)
+            for name in dict.fromkeys(kept)
+            if name not in hashes and (folder / name).is_file()
+        }
+    return dict(hashes)
 
 
 def link_or_copy(source: Path, target: Path) -> None:
@@ -57,7 +73,6 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 def keep_model(source: Path, target: Path) -> None:
     """Make `target` the same model as `source`, in one step; weights are linked where possible."""
-    names = read_json(source / MANIFEST)["sha256"]
     with atomic_directory(target) as folder:
-        for name in names:
+        for name in file_hashes(source):
             link_or_copy(source / name, folder / name)

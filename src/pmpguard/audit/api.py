@@ -1,0 +1,264 @@
+"""`pmpguard.audit`: which pairs of a dataset are mismatched, from Python, with or without a report."""
+
+from __future__ import annotations
+
+import html
+import logging
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from torch import Tensor
+
+from pmpguard.audit.audit import AuditConfig, JudgedPairs, choose_splits, judge_pairs, write_audit
+from pmpguard.audit.cleaning import Decision, Policy, clean_pairs
+from pmpguard.audit.crossfit import CrossfitConfig
+from pmpguard.audit.given_data import is_columnar, pairs_of_columns
+from pmpguard.audit.issues import issues_table
+from pmpguard.audit.report_folder import check_report_folder
+from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, AuditSummary
+from pmpguard.data.formats import group_by_format, read_pairs
+from pmpguard.data.formats.embeddings import ClipEmbeddings, is_clip_folder, read_clip_embeddings
+from pmpguard.data.pairs import PairTable
+from pmpguard.errors import ConfigError, DataError
+from pmpguard.files import writer_lock
+from pmpguard.models.retriever import Retriever
+
+log = logging.getLogger("pmpguard")
+SHOWN = 5  # pairs in a representation
+Vectors = npt.ArrayLike | Tensor
+
+
+@dataclass(frozen=True, repr=False)
+class Audit:
+    """What an audit says of a dataset. Nothing is on disk until `report` writes it."""
+
+    table: PairTable  # all pairs
+    judged: JudgedPairs
+    # images of data frames lie here as long as the audit does
+    _written: tempfile.TemporaryDirectory[str] | None = field(default=None, compare=False)
+
+    @property
+    def issues(self) -> pa.Table:
+        """One row for every judged pair, the most suspicious first, as in a report's issues.parquet."""
+        return issues_table(self.judged.rows)
+
+    @property
+    def rows(self) -> list[AuditRow]:
+        """The same as objects."""
+        return self.judged.rows
+
+    @property
+    def summary(self) -> AuditSummary:
+        return self.judged.summary
+
+    @property
+    def unjudged(self) -> dict[str, int]:
+        """How many pairs could not be judged, by reason."""
+        return self.judged.unjudged
+
+    @property
+    def noise_rate(self) -> float:
+        """The estimated share of mismatched pairs."""
+        return self.summary.mismatch_rate
+
+    @property
+    def noise_rate_interval(self) -> tuple[float, float] | None:
+        """A 95 % interval of it; None where no bootstrap was asked for."""
+        return self.summary.mismatch_interval
+
+    @property
+    def p_match(self) -> npt.NDArray[np.float64]:
+        """(N,): each pair's probability of matching, in the table's order; NaN where it was not judged."""
+        known = {row.pair_id: row.p_match for row in self.rows}
+        return np.array([known.get(pair, np.nan) for pair in self.table.column("pair_id")])
+
+    def report(self, folder: str | Path) -> Path:
+        """Write the report to review in a browser, which `pmpguard clean` reads too; its page."""
+        out = Path(folder)
+        check_report_folder(out)
+        with writer_lock(out):
+            return write_audit(out, self.table, self.judged)
+
+    def clean(
+        self,
+        policy: Policy = "drop",
+        decisions: Mapping[str, Decision] | None = None,
+        *,
+        min_probability: float = SURE_ENOUGH,
+    ) -> PairTable:
+        """The pairs without those flagged, with better captions ("rematch"), or with weights ("weight")."""
+        cleaned = clean_pairs(self.table, self.rows, policy, decisions, min_probability=min_probability)
+        return cleaned.table
+
+    def __repr__(self) -> str:
+        lines = [f"Audit of {self.table.name}: {self._counts()}", f"  {self._rate()}"]
+        lines += [f"  note: {warning}" for warning in self.summary.warnings[:2]]
+        lines += [f"  {row.p_match:.3f}  {row.image}: {row.caption[:80]!r}" for row in self.rows[:2]]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The most suspicious pairs as a table for notebooks."""
+        head = "<tr><th>p(match)</th><th>image</th><th>caption</th><th>better</th></tr>"
+        body = "".join(
+            f"<tr><td>{row.p_match:.3f}</td><td>{html.escape(row.image)}</td><td>{html.escape(row.caption)}"
+            f"</td><td>{html.escape(_best_proposal(row))}</td></tr>"
+            for row in self.rows[:SHOWN]
+        )
+        notes = "".join(f"<p>note: {html.escape(warning)}</p>" for warning in self.summary.warnings)
+        return f"<p>{self._counts()}; {self._rate()}</p>{notes}<table>{head}{body}</table>"
+
+    def _counts(self) -> str:
+        found = self.summary
+        return f"{found.pairs:,} pairs of {found.images:,} images, {found.flagged:,} flagged"
+
+    def _rate(self) -> str:
+        interval = self.noise_rate_interval
+        said = "" if interval is None else f" ({interval[0]:.1%} to {interval[1]:.1%})"
+        return f"estimated noise rate {self.noise_rate:.1%}{said}"
+
+
+def _best_proposal(row: AuditRow) -> str:
+    best = row.proposals[0] if row.proposals else None
+    return best.caption if best is not None and best.p_match >= SURE_ENOUGH else ""
+
+
+def audit(
+    data: Any,
+    *,
+    texts: Vectors | None = None,
+    images: Vectors | None = None,
+    model: Retriever | str | Path | None = None,
+    quick: bool = True,
+    columns: Mapping[str, str] | None = None,
+    root: str | Path | None = None,
+    format: str | None = None,
+    splits: Sequence[str] | None = None,
+    proposals: int = 3,
+    bootstrap: int = 100,
+    seed: int = 0,
+    device: str = "auto",
+    folds: str | Path | None = None,
+) -> Audit:
+    """Judge every pair of a dataset: which are mismatched, how many, and what would fit better.
+
+    Args:
+        data: a path in any known format, a PairTable, a data frame or a `datasets.Dataset`.
+        texts: embeddings to judge by, a row for each different caption in order of appearance, or one for
+            each pair. The encoders may be any two, of different dimensions.
+        images: the same of the images; texts and images come together.
+        model: a retriever or its folder that judges; it may be a converted CLIP.
+        quick: without embeddings and model, judge by what frozen pretrained encoders know (extra "weights");
+            False trains judges on the dataset itself, each on other images than it judges.
+        columns: which columns are "image" and "caption", where they have unusual names.
+        root: the folder that image names are relative to.
+        format: the format of a path, where it cannot be told.
+        splits: which splits to judge; all by default.
+        proposals: better captions named for each flagged pair.
+        bootstrap: resamples for the interval of the noise rate, 0 for none.
+        seed: of everything that is drawn.
+        device: where models run: "auto", "cpu" or "cuda".
+        folds: folder that keeps trained judges, which an interrupted audit continues from (`quick=False`).
+    """
+    if (texts is None) != (images is None):
+        raise ConfigError("texts or images are missing", fix="give the embeddings of both")
+    if texts is not None and model is not None:
+        raise ConfigError("a model and embeddings were given", fix="give one of the two")
+    written = tempfile.TemporaryDirectory(prefix="pmpguard-") if is_columnar(data) else None
+    stored: ClipEmbeddings | None = None
+    if written is not None and not isinstance(data, PairTable):
+        table = pairs_of_columns(data, columns, None if root is None else Path(root), Path(written.name))
+    else:
+        table, stored = _read(data, columns, None if root is None else Path(root), format)
+    judge: Retriever | ClipEmbeddings | None = stored if texts is None and model is None else None
+    if texts is not None and images is not None:
+        judge = given_embeddings(table, texts, images)
+    elif model is not None:
+        judge = model if isinstance(model, Retriever) else Retriever.load(model)
+    config = AuditConfig(
+        splits=None if splits is None else tuple(splits),
+        proposals=proposals,
+        bootstrap=bootstrap,
+        crossfit=CrossfitConfig(seed=seed, device=device),
+        quick=quick and judge is None,
+    )
+    chosen = choose_splits(table, config.splits)
+    with tempfile.TemporaryDirectory(prefix="pmpguard-") as scratch:
+        runs = Path(scratch) if folds is None else Path(folds)
+        judged = judge_pairs(chosen, config, judge, _named(judge, model), runs, table.fingerprint)
+    return Audit(table, judged, written)
+
+
+def _read(
+    data: Any, columns: Mapping[str, str] | None, root: Path | None, format: str | None
+) -> tuple[PairTable, ClipEmbeddings | None]:
+    """The pairs of a path or a table, and the embeddings where the path holds nothing else."""
+    if isinstance(data, PairTable):
+        return (data if root is None else PairTable(data.arrow, root, data.name)), None
+    if not isinstance(data, str | Path):
+        raise DataError(
+            f"data is a {type(data).__name__}",
+            fix="give a path, a PairTable, a data frame or a datasets.Dataset",
+        )
+    path = Path(data)
+    if path.is_dir() and holds_embeddings_only(path):
+        stored = read_clip_embeddings(path)
+        return (
+            stored.table if root is None else PairTable(stored.table.arrow, root, stored.table.name)
+        ), stored
+    return read_pairs(path, format=_format(format, columns), images=root), None
+
+
+def given_embeddings(table: PairTable, texts: Vectors, images: Vectors) -> ClipEmbeddings:
+    """Embeddings by image code and by caption code, as they come for each different item or for each pair."""
+    first_captions = np.unique(table.caption_codes, return_index=True)[1]
+    return ClipEmbeddings(
+        table,
+        images=_of_distinct(images, table.first_rows, len(table), "images"),
+        captions=_of_distinct(texts, first_captions, len(table), "texts"),
+    )
+
+
+def _of_distinct(
+    vectors: Vectors, firsts: npt.NDArray[np.int64], pairs: int, name: str
+) -> npt.NDArray[np.floating[Any]]:
+    """(K, d), a row for each different item, whose first pairs are `firsts` (K,)."""
+    if isinstance(vectors, Tensor):
+        vectors = vectors.detach().float().cpu().numpy()
+    rows = np.asarray(vectors, dtype=np.float32)
+    if rows.ndim != 2 or len(rows) not in (len(firsts), pairs):
+        raise DataError(
+            f"{name} have shape {rows.shape}",
+            fix=f"give one row for each of {len(firsts):,} different {name}, or for each of {pairs:,} pairs",
+        )
+    return rows if len(rows) == len(firsts) else rows[firsts]
+
+
+def holds_embeddings_only(dataset: Path) -> bool:
+    """Whether a folder has embeddings but no annotations beside them."""
+    return is_clip_folder(dataset) and not group_by_format(sorted(dataset.iterdir()))
+
+
+def _format(format: str | None, columns: Mapping[str, str] | None) -> str | None:
+    """Columns of a CSV or TSV by name."""
+    if columns is None:
+        return format
+    if set(columns) != {"image", "caption"}:
+        raise ConfigError(f"columns names {', '.join(columns)}", fix='name "image" and "caption"')
+    return f"openclip:{columns['image']},{columns['caption']}"
+
+
+def _named(judge: Retriever | ClipEmbeddings | None, model: Retriever | str | Path | None) -> str:
+    """What judged, for the report's reader."""
+    if isinstance(judge, Retriever):
+        return (
+            f"{judge.config.vision} + {judge.config.text}"
+            if isinstance(model, Retriever)
+            else f"model in {model}"
+        )
+    return "given embeddings"
