@@ -338,7 +338,7 @@ def test_files_are_small_and_named_for_what_they_hold(path):
 
 def test_the_command_line_starts_without_torch():
     code = "import sys, pmpguard.cli.main; print([n for n in sys.argv[1].split(',') if n in sys.modules])"
-    heavy = "torch,transformers,numpy,pyarrow,PIL,accelerate,jsonargparse"
+    heavy = "torch,transformers,numpy,pyarrow,PIL,jsonargparse"
     result = run_python(code, heavy)
     assert result.stdout == "[]\n", result.stderr
 

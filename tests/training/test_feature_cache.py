@@ -1,4 +1,4 @@
-"""Tokens kept of frozen backbones give what running the backbones anew gives."""
+"""Cached features of frozen backbones give what running the backbones anew gives."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_only_frozen_backbones_and_still_images_can_be_kept() -> None:
 
 
 @pytest.mark.parametrize("batch", [7, 1000])
-def test_kept_tokens_give_the_vectors_of_the_whole_encoders(batch: int) -> None:
+def test_cached_features_give_the_vectors_of_the_whole_encoders(batch: int) -> None:
     method, tokens = build()
     retriever = method.retriever
     images, captions = cache_features(retriever, DATA.train_images, tokens, batch, CPU)
@@ -108,7 +108,7 @@ def test_projections_get_the_same_gradients_and_backbones_none() -> None:
 
 
 @pytest.mark.parametrize(("name", "settings"), [("infonce", {}), ("pmpguard", {"detect_from_epoch": 1})])
-def test_a_run_on_kept_tokens_equals_one_that_asks_the_backbones(
+def test_a_run_on_cached_features_equals_one_that_asks_the_backbones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, settings: dict[str, int]
 ) -> None:
     config = replace(frozen_config(), method=name, settings=settings, epochs=3, ema=0.9)
