@@ -22,6 +22,7 @@ from pmpguard.audit.given_data import is_columnar, pairs_of_columns
 from pmpguard.audit.issues import issues_table
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, AuditSummary
+from pmpguard.data.column_names import Columns
 from pmpguard.data.formats import group_by_format, read_pairs
 from pmpguard.data.formats.embeddings import ClipEmbeddings, is_clip_folder, read_clip_embeddings
 from pmpguard.data.pairs import PairTable
@@ -135,7 +136,7 @@ def audit(
     images: Vectors | None = None,
     model: Retriever | str | Path | None = None,
     quick: bool = True,
-    columns: Mapping[str, str] | None = None,
+    columns: str | Columns | None = None,
     root: str | Path | None = None,
     format: str | None = None,
     splits: Sequence[str] | None = None,
@@ -195,7 +196,7 @@ def audit(
 
 
 def _read(
-    data: Any, columns: Mapping[str, str] | None, root: Path | None, format: str | None
+    data: Any, columns: str | Columns | None, root: Path | None, format: str | None
 ) -> tuple[PairTable, ClipEmbeddings | None]:
     """The pairs of a path or a table, and the embeddings where the path holds nothing else."""
     if isinstance(data, PairTable):
@@ -211,7 +212,7 @@ def _read(
         return (
             stored.table if root is None else PairTable(stored.table.arrow, root, stored.table.name)
         ), stored
-    return read_pairs(path, format=_format(format, columns), images=root), None
+    return read_pairs(path, columns, format=format, images=root), None
 
 
 def given_embeddings(table: PairTable, texts: Vectors, images: Vectors) -> ClipEmbeddings:
@@ -242,15 +243,6 @@ def _of_distinct(
 def holds_embeddings_only(dataset: Path) -> bool:
     """Whether a folder has embeddings but no annotations beside them."""
     return is_clip_folder(dataset) and not group_by_format(sorted(dataset.iterdir()))
-
-
-def _format(format: str | None, columns: Mapping[str, str] | None) -> str | None:
-    """Columns of a CSV or TSV by name."""
-    if columns is None:
-        return format
-    if set(columns) != {"image", "caption"}:
-        raise ConfigError(f"columns names {', '.join(columns)}", fix='name "image" and "caption"')
-    return f"openclip:{columns['image']},{columns['caption']}"
 
 
 def _named(judge: Retriever | ClipEmbeddings | None, model: Retriever | str | Path | None) -> str:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pmpguard.data.pair_rows import CAPTION_NAMES, IMAGE_NAMES, STANDARD, PairRows
+from pmpguard.data.column_names import CAPTION_NAMES, IMAGE_NAMES, STANDARD
+from pmpguard.data.pair_rows import PairRows
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 
