@@ -159,7 +159,8 @@ def planted(
     generator = torch.Generator().manual_seed(0)
 
     def noise(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator) / dim**0.5
+        drawn: Tensor = torch.randn(*shape, generator=generator) / dim**0.5
+        return drawn
 
     topics = noise(30, dim)
     topic = torch.randint(30, (images, regions), generator=generator)
