@@ -226,12 +226,12 @@ def test_padding_has_no_influence_even_when_it_is_nan() -> None:
 @pytest.mark.gpu
 @needs_kernels
 def test_gradients_cross_the_seams_between_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(awareness_fused, "GRADIENT_BYTES", 2 * 64 * 16 * 4)
+    monkeypatch.setattr(awareness_fused, "MAX_GRADIENT_BYTES", 2 * 64 * 16 * 4)
     monkeypatch.setattr(awareness_fused, "PROGRAMS", 2)
     monkeypatch.setattr(awareness_fused, "GROUP", 2)
     words, regions = related(20, 12, 5, 9, 32, torch.float32)
     compare(words, some_mask(20, 12, 1), regions, 0.1)
-    monkeypatch.setattr(many_regions, "COSINE_BYTES", 2 * 64 * 192 * 4)  # two of three images
+    monkeypatch.setattr(many_regions, "MAX_COSINE_BYTES", 2 * 64 * 192 * 4)  # two of three images
     words, regions = related(4, 5, 3, 130, 16, torch.float32)
     compare(words, some_mask(4, 5, 1), regions, 0.1, region_mask=some_mask(3, 130, 2))
 

@@ -9,7 +9,7 @@ sums are float32. Without gradients captions are packed, which asks the device f
 gradients, and while a CUDA graph is captured, nothing waits: captions are padded, or sorted into places of
 fewer words where `longer_than` says how many places of each size there must be.
 
-On the way back the gradients by the cosines are written for as many images at a time as fit `GRADIENT_BYTES`;
+On the way back the gradients by the cosines are written for as many images as fit `MAX_GRADIENT_BYTES`;
 those by words and regions are then two matrix products. No sum depends on the order in which programs finish.
 """
 
@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pmpguard.kernels.awareness.cpu_gradient import HIGHEST_GRADIENT_SHARPNESS, packed_awareness_with_gradient
+from pmpguard.kernels.awareness.cpu_gradient import MAX_GRADIENT_SHARPNESS, packed_awareness_with_gradient
 from pmpguard.kernels.caption_blocks import CaptionRows, LongerThan, packed_rows, padded_rows, sorted_rows
 from pmpguard.kernels.dispatch import kernels_run_on, wide_product
-from pmpguard.kernels.packed_scoring import HIGHEST_SHARPNESS
+from pmpguard.kernels.packed_scoring import MAX_SHARPNESS
 from pmpguard.models.attention.awareness import (
     NEGATIVE_SLOPE,
     SHARPNESS,
@@ -37,7 +37,7 @@ from pmpguard.models.attention.awareness import (
 MAX_FRAGMENTS = 128  # words, and regions in one block
 MAX_REGIONS = 1024  # in several
 REGION_BLOCK = 64  # of several
-GRADIENT_BYTES = 1 << 29
+MAX_GRADIENT_BYTES = 1 << 29
 GROUP = 16  # blocks of words that programs running together share
 PRODUCT_DTYPE = torch.float16  # of the cosines a training step multiplies on tensor cores
 HALF_GRADIENT = torch.bfloat16  # what gradients by cosines are kept in, unless vectors are float32
@@ -68,7 +68,7 @@ def awareness_scores_fused(
     after so many words. It makes training faster; should it be wrong, the scores are not numbers.
     """
     constant = not isinstance(boundary, Tensor) or (boundary.ndim == 0 and not boundary.requires_grad)
-    usual = constant and 0 < sharpness <= HIGHEST_SHARPNESS and direction in ("words", "both")
+    usual = constant and 0 < sharpness <= MAX_SHARPNESS and direction in ("words", "both")
     fits = fits_kernel(words, word_mask, regions, region_mask)
     if direction == "both":  # words and regions change places
         fits = fits and regions.shape[1] <= MAX_FRAGMENTS
@@ -131,7 +131,7 @@ def fits_packing(
         and words.shape[:2] == word_mask.shape
         and words.shape[-1] == regions.shape[-1]
         and min(*words.shape, *regions.shape) > 0
-        and sharpness <= HIGHEST_GRADIENT_SHARPNESS
+        and sharpness <= MAX_GRADIENT_SHARPNESS
         and (region_mask is None or (region_mask.shape == regions.shape[:2] and bool(region_mask.all())))
     )
 
@@ -264,7 +264,7 @@ def gradients(
     rows = len(operands.words)
     blocks = rows // launch.rows
     words, regions = operands.words.to(kind), operands.regions.to(kind)
-    at_once = max(1, min(images, GRADIENT_BYTES // max(1, rows * columns * kind.itemsize)))
+    at_once = max(1, min(images, MAX_GRADIENT_BYTES // max(1, rows * columns * kind.itemsize)))
     per_program = max(1, blocks // max(1, PROGRAMS // at_once))
     parts = -(-blocks // per_program)
     by_words = torch.zeros(rows, dim, device=words.device)

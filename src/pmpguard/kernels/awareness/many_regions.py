@@ -2,7 +2,7 @@
 
 The cosines of all words with some images are one matrix product. A kernel then goes through the regions of an
 image block by block, twice: the best cosine first, then everything that depends on it. What is kept per image
-is bounded by `COSINE_BYTES`; the images are taken in as many parts as that needs.
+is bounded by `MAX_COSINE_BYTES`; the images are taken in as many parts as that needs.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pmpguard.kernels.awareness.fused import REGION_BLOCK, Launch, Operands
 from pmpguard.kernels.dispatch import wide_product
 from pmpguard.models.attention.awareness import NEGATIVE_SLOPE, SMALLEST_CONTEXT
 
-COSINE_BYTES = 1 << 29  # of the cosines that are held at once
+MAX_COSINE_BYTES = 1 << 29  # of the cosines that are held at once
 
 
 def image_parts(operands: Operands) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
     """Some images at a time: which, their cosines (R, I', N) and Gram matrices in two halves (I', N, N)."""
     images, columns, _ = operands.regions.shape
     rows = len(operands.words)
-    at_once = max(1, COSINE_BYTES // max(1, 4 * rows * columns))
+    at_once = max(1, MAX_COSINE_BYTES // max(1, 4 * rows * columns))
     for first in range(0, images if rows else 0, at_once):
         some = slice(first, min(first + at_once, images))
         regions = operands.regions[some]  # (I', N, d)

@@ -31,11 +31,11 @@ from pmpguard.kernels.dispatch import wide_product
 from pmpguard.models.attention.cross_gated import CrossGatedAttention, seen_part
 
 MAX_FRAGMENTS = 64
-CAPTIONS_AT_ONCE = 16384  # without gradients
+MAX_CAPTIONS_AT_ONCE = 16384  # without gradients
 VECTOR_BLOCK = 64  # numbers of a vector that a program holds at a time
 CAPTIONS_PER_PROGRAM = {16: 4, 32: 2, 64: 1}  # by the width captions are padded to
 GROUP = 16  # groups of captions that programs running together share
-GRADIENT_BYTES = 1 << 29
+MAX_GRADIENT_BYTES = 1 << 29
 GRADIENT_PEAK = 64.0  # incoming gradients are scaled to it, so that float16 holds what is made of them
 FORWARD_LAUNCH = {"num_warps": 4, "num_stages": 2}
 BACKWARD_LAUNCH = {"num_warps": 4, "num_stages": 2}
@@ -138,7 +138,7 @@ def _by_width(cosines: Any, words: Tensor, word_mask: Tensor, images: int) -> Te
     shortest = 1  # captions without words keep 0
     for width in CAPTIONS_PER_PROGRAM:
         alike = torch.nonzero((ends >= shortest) & (ends <= width))[:, 0]
-        for rows in torch.split(alike, CAPTIONS_AT_ONCE):
+        for rows in torch.split(alike, MAX_CAPTIONS_AT_ONCE):
             if len(rows):
                 own = word_mask[rows, :width]
                 scores[rows] = cosines(words[rows, :width], own, ((0, *own.shape),))
@@ -217,7 +217,7 @@ def gradients(operands: Operands, sums: Tensor, incoming: Tensor, by_image: list
     sizes = {"D": dim, "L": width, "N": columns, "BLOCK_D": VECTOR_BLOCK, **BACKWARD_LAUNCH}
     by_caption = [torch.zeros(count, dim, width, device=device) for _ in captions]
     rotated = rows_of(captions.rotated)  # (T * L, D)
-    at_once = max(1, min(pixels, GRADIENT_BYTES // (6 * count * width * columns)))
+    at_once = max(1, min(pixels, MAX_GRADIENT_BYTES // (6 * count * width * columns)))
     chunks = dim // VECTOR_BLOCK
     for first in range(0, pixels, at_once):
         some = min(at_once, pixels - first)
