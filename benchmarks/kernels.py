@@ -5,7 +5,8 @@
 End to end is the training step or the ranking that a kernel serves: a step encodes a batch, scores all its
 pairs, differentiates and updates; on CUDA it is replayed from a graph. Alone is the kernel without the rest.
 The sides of a row take the same inputs and alternate; a time is the median of the repeats, and a gain the
-median of the ratios. A kernel stays where `gain_over_compiled` is 1.3 or more end to end.
+median of the ratios; on a CPU, where other programs run beside, processor time is given too. A kernel stays
+where `gain_over_compiled` is 1.3 or more end to end.
 
 Encoders are untrained, which costs the same. `--tiny` tries the benchmark out. Every row is written as soon
 as it is there.
@@ -100,17 +101,21 @@ class Bench:
                 row[f"{name}_error"] = f"{type(error).__name__}: {error}"[:600]
                 free(self)
         times: dict[str, list[float]] = {name: [] for name in ready}
+        processor: dict[str, list[float]] = {name: [] for name in ready}
         for _ in range(self.repeats):
             for name, work in ready.items():
+                before = time.process_time()
                 times[name].append(self.once(work))
+                processor[name].append((time.process_time() - before) * 1000)
         for name, taken in times.items():
             row[f"{name}_ms"] = statistics.median(taken)
-        if "kernel" in times:
-            row |= {
-                f"gain_over_{name}": row[f"{name}_ms"] / row["kernel_ms"]
-                for name in times
-                if name != "kernel"
-            }
+            if not self.on_gpu:
+                row[f"{name}_processor_ms"] = statistics.median(processor[name])
+        for name in times:
+            if name != "kernel" and "kernel" in times:
+                row[f"gain_over_{name}"] = ratio(times[name], times["kernel"])
+                if not self.on_gpu:
+                    row[f"processor_gain_over_{name}"] = ratio(processor[name], processor["kernel"])
         return row
 
     def graphed(self, step: Work) -> Work:
