@@ -554,9 +554,28 @@ def rows_of(bench: Bench) -> dict[str, Callable[[], dict[str, Any]]]:
         }
     return {
         "awareness, training step, cached features": lambda: awareness_training(bench, 160, 32, 49, True),
-        "awareness, ranking": lambda: awareness_ranking(bench, 1093, 219, 49),
-        "gates, ranking": lambda: gates_ranking(bench, 400, 80),
+        "awareness, ranking": lambda: awareness_ranking(bench, 546, 109, 49),
+        "gates, ranking": lambda: gates_ranking(bench, 100, 40),
     }
+
+
+def gains(record: dict[str, Any]) -> str:
+    """The measured gains as a table for the kernels' README."""
+    lines = ["| kernel, where it serves | device | gain end to end | gain alone |", "|---|---|---|---|"]
+    for device, run in record.items():
+        for name, row in run["rows"].items():
+            parts = [row.get(part, {}) for part in ("end_to_end", "alone")]
+            cells = [gain_cell(part, device) for part in parts]
+            lines.append(f"| {name} | {device.upper()} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines) + "\n"
+
+
+def gain_cell(part: dict[str, Any], device: str) -> str:
+    """Wall time on a GPU, processor time on a CPU."""
+    gain = part.get("gain_over_compiled" if device == "cuda" else "processor_gain_over_compiled")
+    if gain is not None:
+        return f"{gain:.2f}"
+    return "definition does not fit" if "compiled_error" in part else "–"
 
 
 def main() -> None:
@@ -572,7 +591,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=400.0, help="no row begins later")
     parser.add_argument("--threads", type=int, help="of a CPU")
     parser.add_argument("--tiny", action="store_true", help="small shapes, to try it out")
+    parser.add_argument("--table", action="store_true", help="print the gains in --out and measure nothing")
     options = parser.parse_args()
+    if options.table:
+        print(gains(json.loads(options.out.read_text())), end="")
+        return
     if options.threads:
         torch.set_num_threads(options.threads)
     started = time.monotonic()
