@@ -17,12 +17,15 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,6 +51,7 @@ from pmpguard.models.tokenizer import word_tokenizer
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 BOUNDARY, TEMPERATURE = 0.1, 0.07
+BLOCKING = " (blocking)"  # ends the name of a row measured again to name a fault
 CHUNK_BYTES = 1 << 32  # of the compiled definition's intermediate numbers
 VOCABULARY = (
     "a the in of on and with near many some two green white buildings trees road river bridge airport"
@@ -69,6 +73,7 @@ class Bench:
     tiny: bool
     repeats: int
     ends: float  # no part begins later
+    not_graphed: list[str] = field(default_factory=list)  # why steps run without a graph
 
     @property
     def on_gpu(self) -> bool:
@@ -129,10 +134,20 @@ class Bench:
                 step()
         torch.cuda.current_stream().wait_stream(side)
         self.wait()
+        free(self)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            step()
-        return graph.replay
+        try:
+            with torch.cuda.graph(graph):
+                step()
+        except Exception as error:
+            self.not_graphed.append(f"{type(error).__name__}: {error}"[:300])
+            return step
+
+        def replay(keep: Work = step) -> None:
+            """The graph reads weights and inputs that live only as long as the step."""
+            graph.replay()
+
+        return replay
 
 
 def ratio(slow: list[float], fast: list[float]) -> float:
@@ -510,9 +525,7 @@ def convolution_training(bench: Bench, batch: int) -> dict[str, Any]:
         "pointwise_matmul": side(
             [(pointwise, "PRODUCTS", "matmul"), (pointwise, "WEIGHT_PRODUCTS", "matmul")]
         ),
-        "pointwise_weight_matmul": side([(pointwise, "WEIGHT_PRODUCTS", "matmul")]),
         "pointwise_plain": side([(pointwise, "PRODUCTS", "plain")]),
-        "depthwise_plain": side(off(depthwise)),
     }
     return {"shapes": {"pairs": batch, "network": "mobilenet-v2"}, "end_to_end": bench.compare(sides)}
 
@@ -547,9 +560,9 @@ def rows_of(bench: Bench) -> dict[str, Callable[[], dict[str, Any]]]:
             "convolutions, training step": lambda: convolution_training(bench, 256),
             "gates, training step, light encoders": lambda: gates_training(bench, 256, 256, False),
             "awareness, ranking": lambda: awareness_ranking(bench, 5465, 1093, 49),
+            "awareness, training step, 257 regions": lambda: awareness_training(bench, 256, 256, 257, True),
             "gates, ranking": lambda: gates_ranking(bench, 2048, 512),
             "awareness, training step, 197 regions": lambda: awareness_training(bench, 256, 256, 197, True),
-            "awareness, training step, 257 regions": lambda: awareness_training(bench, 256, 256, 257, True),
             "awareness, ranking, 257 regions": lambda: awareness_ranking(bench, 2048, 512, 257),
         }
     return {
@@ -578,6 +591,63 @@ def gain_cell(part: dict[str, Any], device: str) -> str:
     return "definition does not fit" if "compiled_error" in part else "–"
 
 
+def work(bench: Bench, names: list[str], out: Path, blocking: bool) -> int:
+    """Measures rows one after the other; 1 when a fault has left the device unusable."""
+    measures = rows_of(bench)
+    for name in names:
+        if time.monotonic() > bench.ends:
+            break
+        before = time.monotonic()
+        bench.not_graphed.clear()
+        try:
+            row = measures[name]()
+        except Exception as error:
+            traceback.print_exc()
+            where = traceback.format_exc().strip().splitlines()[-12:]
+            row = {"error": f"{type(error).__name__}: {error}"[:600], "where": where}
+        dead = "CUDA error" in json.dumps(row)
+        row["seconds"] = time.monotonic() - before
+        if bench.not_graphed:
+            row["not_graphed"] = list(bench.not_graphed)
+        print(name, json.dumps(row), flush=True)
+        record = json.loads(out.read_text())
+        record[bench.device.type]["rows"][name + (BLOCKING if blocking else "")] = row
+        out.write_text(json.dumps(record, indent=2) + "\n")
+        if dead:
+            return 1
+        torch._dynamo.reset()
+        free(bench)
+    return 0
+
+
+def supervise(names: list[str], options: argparse.Namespace) -> None:
+    """Rows run in another process, and in a new one after a fault, which is looked for once more."""
+    ends = time.monotonic() + options.seconds
+
+    def run(some: list[str], *more: str, **environment: str) -> None:
+        left = max(1.0, ends - time.monotonic())
+        command = [
+            sys.executable, __file__, "--device", options.device, "--out", str(options.out),
+            "--repeats", str(options.repeats), "--seconds", str(left), "--rows", *some, *more,
+        ]  # fmt: skip
+        if options.tiny:
+            command.append("--tiny")
+        if options.threads:
+            command += ["--threads", str(options.threads)]
+        subprocess.run(command, env={**os.environ, **environment}, check=False)
+
+    while names and time.monotonic() < ends:
+        run(names)
+        rows = json.loads(options.out.read_text())[options.device]["rows"]
+        failed = [name for name in names if "CUDA error" in json.dumps(rows.get(name, {}))]
+        if failed:
+            run(failed[:1], "--blocking", CUDA_LAUNCH_BLOCKING="1")
+        done = [name for name in names if name in rows]
+        if not done:  # it died without a word
+            done = names[:1]
+        names = [name for name in names if name not in done]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -586,7 +656,9 @@ def main() -> None:
         "--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu"
     )
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "kernels.json")
-    parser.add_argument("--only", help="rows whose name holds this")
+    parser.add_argument("--only", default="", help="rows whose name holds this")
+    parser.add_argument("--rows", nargs="+", help="these, in this process")
+    parser.add_argument("--blocking", action="store_true", help="the rows' names say that launches block")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=400.0, help="no row begins later")
     parser.add_argument("--threads", type=int, help="of a CPU")
@@ -598,32 +670,21 @@ def main() -> None:
         return
     if options.threads:
         torch.set_num_threads(options.threads)
-    started = time.monotonic()
-    bench = Bench(torch.device(options.device), options.tiny, options.repeats, started + options.seconds)
+    device = torch.device(options.device)
+    bench = Bench(device, options.tiny, options.repeats, time.monotonic() + options.seconds)
+    if options.rows:
+        sys.exit(work(bench, options.rows, options.out, options.blocking))
     record: dict[str, Any] = {}
     if options.out.is_file():  # the rows of the other device stay
         record = json.loads(options.out.read_text())
-    rows: dict[str, Any] = {}
     record[options.device] = {
-        "hardware": describe_hardware(bench.device), "torch": torch.__version__, "commit": current_commit(),
+        "hardware": describe_hardware(device), "torch": torch.__version__, "commit": current_commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "repeats": options.repeats,
-        "threads": torch.get_num_threads(), "tiny": options.tiny, "rows": rows,
+        "threads": torch.get_num_threads(), "tiny": options.tiny, "rows": {},
     }  # fmt: skip
-    for name, measure in rows_of(bench).items():
-        if time.monotonic() > bench.ends or (options.only and options.only not in name):
-            continue
-        before = time.monotonic()
-        try:
-            rows[name] = measure()
-        except Exception as error:
-            traceback.print_exc()
-            rows[name] = {"error": f"{type(error).__name__}: {error}"[:600]}
-        rows[name]["seconds"] = time.monotonic() - before
-        print(name, json.dumps(rows[name]), flush=True)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=2) + "\n")
-        torch._dynamo.reset()
-        free(bench)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(record, indent=2) + "\n")
+    supervise([name for name in rows_of(bench) if options.only in name], options)
 
 
 if __name__ == "__main__":
