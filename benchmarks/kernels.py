@@ -567,8 +567,8 @@ def rows_of(bench: Bench) -> dict[str, Callable[[], dict[str, Any]]]:
         }
     return {
         "awareness, training step, cached features": lambda: awareness_training(bench, 160, 32, 49, True),
-        "awareness, ranking": lambda: awareness_ranking(bench, 546, 109, 49),
-        "gates, ranking": lambda: gates_ranking(bench, 100, 40),
+        "awareness, ranking": lambda: awareness_ranking(bench, 1093, 109, 49),
+        "gates, ranking": lambda: gates_ranking(bench, 400, 40),
     }
 
 
