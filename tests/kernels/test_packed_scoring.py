@@ -82,13 +82,13 @@ def test_packed_gating_equals_the_plain_one(captions: int, images: int, m: int, 
 
 
 def test_many_images_cross_the_seams_of_the_packed_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pmpguard.kernels.packed_scoring.IMAGES_AT_ONCE", 10)
-    monkeypatch.setattr("pmpguard.kernels.packed_scoring.BLOCK_WORDS", 6)
-    monkeypatch.setattr("pmpguard.kernels.packed_scoring.BLOCK_WORDS_TIMES_IMAGES", 18)
-    monkeypatch.setattr("pmpguard.kernels.packed_scoring.GATED_BLOCK_WORDS", 5)
-    monkeypatch.setattr("pmpguard.kernels.packed_scoring.GATED_BLOCK_PAIRS", 4)
+    monkeypatch.setattr("pmpguard.kernels.packed_scoring.MAX_IMAGES_HELD", 10)
+    monkeypatch.setattr("pmpguard.kernels.packed_scoring.MAX_BLOCK_WORDS", 6)
+    monkeypatch.setattr("pmpguard.kernels.packed_scoring.MAX_BLOCK_COLUMNS", 18)
+    monkeypatch.setattr("pmpguard.kernels.packed_scoring.MAX_GATED_BLOCK_WORDS", 5)
+    monkeypatch.setattr("pmpguard.kernels.packed_scoring.MAX_GATED_BLOCK_PAIRS", 4)
     monkeypatch.setattr("pmpguard.kernels.packed_scoring.BLOCKS_PER_TASK", 2)
-    monkeypatch.setattr("pmpguard.kernels.pair_scoring.PACKED_CAPTIONS", 4)
+    monkeypatch.setattr("pmpguard.kernels.pair_scoring.MAX_PACKED_CAPTIONS", 4)
     texts, images = some(11, 5, dtype=torch.float32), some(23, 6, seed=1, masked=False, dtype=torch.float32)
     scores = awareness_all_pairs(texts, images, 0.1)
     torch.testing.assert_close(scores, awareness(texts, images), atol=2e-6, rtol=0)

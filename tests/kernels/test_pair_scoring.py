@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.errors import ConfigError, ModelError
+import pmpguard.kernels
+from pmpguard.errors import ConfigError
 from pmpguard.kernels.pair_scoring import (
-    aligned_pairs,
     all_pairs,
     all_pairs_with_gradient,
     awareness_all_pairs,
@@ -18,7 +18,7 @@ from pmpguard.kernels.pair_scoring import (
     gated_awareness_scores,
     trimmed,
 )
-from pmpguard.models.attention.awareness import Direction, aligned_awareness_scores, awareness_scores
+from pmpguard.models.attention.awareness import Direction, awareness_scores
 from pmpguard.models.attention.cross_gated import CrossGatedAttention
 from pmpguard.models.encoded import Encoded
 
@@ -121,21 +121,6 @@ def test_recomputed_gradients_equal_plain_ones() -> None:
         torch.testing.assert_close(recomputed, plain)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 100])
-def test_aligned_pairs_are_the_diagonal(chunk: int) -> None:
-    texts, images = some(7, 5), some(7, 6, seed=1)
-
-    def aligned(some_texts: Encoded, some_images: Encoded) -> Tensor:
-        return aligned_awareness_scores(
-            some_texts.fragments, some_texts.mask, some_images.fragments, 0.1, region_mask=some_images.mask
-        )
-
-    torch.testing.assert_close(
-        aligned_pairs(aligned, texts, images, chunk=chunk), awareness(texts, images).diagonal()
-    )
-    assert len(aligned_pairs(aligned, texts[:0], images[:0])) == 0
-
-
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_fastest_way_agrees_with_the_plain_one(masked: bool, dtype: torch.dtype) -> None:
@@ -159,6 +144,15 @@ def test_the_fastest_way_agrees_with_the_plain_one(masked: bool, dtype: torch.dt
     with torch.no_grad():
         expected = attention(wide[0].fragments, wide[0].mask, wide[1].fragments, wide[1].mask)
     torch.testing.assert_close(cosines.double(), expected, atol=2e-6, rtol=0)
+
+
+def test_the_public_name_is_the_definition_to_rounding() -> None:
+    """In float32, captions of many lengths, against float64."""
+    texts, images = some(40, 12, 32, dtype=torch.float32), some(30, 49, 32, 1, False, torch.float32)
+    scores = pmpguard.kernels.awareness_all_pairs(texts, images, 0.1)
+    exact = awareness_scores(texts.fragments.double(), texts.mask, images.fragments.double(), 0.1)
+    assert scores.shape == (40, 30) and scores.dtype == torch.float32
+    assert (scores - exact).abs().max() < 1e-4
 
 
 def test_no_captions_or_images() -> None:
@@ -205,10 +199,6 @@ def test_trimming_keeps_every_real_fragment() -> None:
 def test_wrong_sizes_are_refused() -> None:
     with pytest.raises(ConfigError, match="text_chunk is 0"):
         all_pairs(awareness, some(2, 3), some(2, 3), text_chunk=0)
-    with pytest.raises(ConfigError, match="chunk is 0"):
-        aligned_pairs(awareness, some(2, 3), some(2, 3), chunk=0)
-    with pytest.raises(ModelError, match="2 captions and 3 images"):
-        aligned_pairs(awareness, some(2, 3), some(3, 3))
 
 
 @pytest.mark.gpu

@@ -23,12 +23,12 @@ from pmpguard.kernels.thread_pool import on_every_core
 from pmpguard.models.attention.awareness import NEGATIVE_SLOPE, SHARPNESS, SMALLEST_CONTEXT
 from pmpguard.models.attention.cross_gated import CrossGatedAttention, own_part, seen_part
 
-IMAGES_AT_ONCE = 512  # whose Gram matrices or gate products are held
-HIGHEST_SHARPNESS = 40.0  # exp(sharpness * cosine) is squared unshifted in float32
-BLOCK_WORDS = 704  # of awareness attention
-BLOCK_WORDS_TIMES_IMAGES = 5632  # whose cosines with all regions stay in the cache of a core
-GATED_BLOCK_WORDS = 176  # of cross-gated attention
-GATED_BLOCK_PAIRS = 128
+MAX_IMAGES_HELD = 512  # whose Gram matrices or gate products are held
+MAX_SHARPNESS = 40.0  # exp(sharpness * cosine) is squared unshifted in float32
+MAX_BLOCK_WORDS = 704  # of awareness attention
+MAX_BLOCK_COLUMNS = 5632  # whose cosines with all regions stay in the cache of a core
+MAX_GATED_BLOCK_WORDS = 176  # of cross-gated attention
+MAX_GATED_BLOCK_PAIRS = 128
 BLOCKS_PER_TASK = 8
 
 ScoreBlocks = Callable[[Sequence[Tensor], Sequence[Tensor], int], Tensor]
@@ -52,7 +52,7 @@ def packed_awareness_scores(
 
     Words are multiplied by the sharpness beforehand, which saves multiplying the cosines.
     """
-    packed, blocks = pack_captions(words, word_mask, BLOCK_WORDS, awareness_images)
+    packed, blocks = pack_captions(words, word_mask, MAX_BLOCK_WORDS, awareness_images)
     return awareness_of_blocks(packed, blocks, regions, len(words), boundary, sharpness)
 
 
@@ -67,8 +67,8 @@ def awareness_of_blocks(
     """Scores (T, I) of packed words (W, d) with regions (I, n, d)."""
     scaled = packed * sharpness  # (W, d)
     columns = []
-    for start in range(0, len(regions), IMAGES_AT_ONCE):
-        some = regions[start : start + IMAGES_AT_ONCE].float().contiguous()  # (I', n, d)
+    for start in range(0, len(regions), MAX_IMAGES_HELD):
+        some = regions[start : start + MAX_IMAGES_HELD].float().contiguous()  # (I', n, d)
         gram = torch.bmm(some, some.transpose(1, 2))  # (I', n, n)
         score = partial(_awareness_block, boundary=boundary, sharpness=sharpness)
         columns.append(score_blocks(score, blocks, [scaled], [some, gram], captions))
@@ -115,7 +115,7 @@ def packed_gated_cosines(
     The gates are (1 + tanh(x / 2)) / 2, with x halved beforehand: tanh is faster than the sigmoid, and what
     is left of the factor 2 does not change a cosine.
     """
-    packed, blocks = pack_captions(words, word_mask, GATED_BLOCK_WORDS, gated_images)  # (W, d)
+    packed, blocks = pack_captions(words, word_mask, MAX_GATED_BLOCK_WORDS, gated_images)  # (W, d)
     word_gate, region_gate = attention.word_gate, attention.region_gate
     by_word = [
         attention.rotate(packed),
@@ -124,8 +124,8 @@ def packed_gated_cosines(
         seen_part(region_gate, packed) / 2,
     ]
     columns = []
-    for start in range(0, len(regions), IMAGES_AT_ONCE):
-        some = regions[start : start + IMAGES_AT_ONCE].float().contiguous()  # (I', n, d)
+    for start in range(0, len(regions), MAX_IMAGES_HELD):
+        some = regions[start : start + MAX_IMAGES_HELD].float().contiguous()  # (I', n, d)
         seen_and_some = torch.cat([seen_part(word_gate, some) / 2, some], dim=-1)  # (I', n, 2d)
         by_image = [some, seen_and_some, own_part(region_gate, some) / 2, some.sum(1)]
         columns.append(score_blocks(_gated_block, blocks, by_word, by_image, len(words)))
@@ -179,23 +179,23 @@ def _gated_block(by_word: Sequence[Tensor], by_image: Sequence[Tensor], length: 
 
 def awareness_images(captions: int, length: int) -> int:
     """Images per block of awareness attention."""
-    return max(1, BLOCK_WORDS_TIMES_IMAGES // (captions * length))
+    return max(1, MAX_BLOCK_COLUMNS // (captions * length))
 
 
 def gated_images(captions: int, length: int) -> int:
     """Images per block of cross-gated attention."""
-    return max(1, GATED_BLOCK_PAIRS // captions)
+    return max(1, MAX_GATED_BLOCK_PAIRS // captions)
 
 
 def pack_captions(
     words: Tensor, word_mask: Tensor, words_per_block: int, images_per_block: Callable[[int, int], int]
 ) -> tuple[Tensor, list[CaptionBlock]]:
     """The unmasked words (W, d) in the order of the blocks, and the blocks; empty captions are in none."""
-    places, blocks = caption_blocks(word_mask, words_per_block, images_per_block)
+    places, blocks = blocks_by_length(word_mask, words_per_block, images_per_block)
     return words.flatten(0, 1)[places].float(), blocks
 
 
-def caption_blocks(
+def blocks_by_length(
     word_mask: Tensor, words_per_block: int, images_per_block: Callable[[int, int], int]
 ) -> tuple[Tensor, list[CaptionBlock]]:
     """Where each packed word comes from, (W,) places among the T * m of word_mask (T, m), and the blocks."""

@@ -1,7 +1,7 @@
 """Scores of many captions and images without holding every pair's fragments at once.
 
-`all_pairs` and `aligned_pairs` cut any scoring function into chunks; the result does not depend on the chunk
-sizes. `awareness_all_pairs` and `gated_all_pairs` take the fastest way there is for the device.
+`all_pairs` cuts any scoring function into chunks; the result does not depend on the chunk sizes.
+`awareness_all_pairs` and `gated_all_pairs` take the fastest way there is for the device.
 """
 
 from __future__ import annotations
@@ -13,24 +13,19 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from torch.utils.checkpoint import checkpoint
 
-from pmpguard.errors import ConfigError, ModelError
+from pmpguard.errors import ConfigError
 from pmpguard.kernels.awareness.fused import awareness_scores_fused, fits_kernel
 from pmpguard.kernels.cross_gated.fused import fits_gated_kernel, gated_cosines_fused
-from pmpguard.kernels.cross_gated.native import native_gated_cosines
-from pmpguard.kernels.packed_scoring import (
-    HIGHEST_SHARPNESS,
-    packed_awareness_scores,
-)
+from pmpguard.kernels.packed_scoring import MAX_SHARPNESS, packed_awareness_scores, packed_gated_cosines
 from pmpguard.models.attention.awareness import SHARPNESS, Direction, aligned_awareness_scores
 from pmpguard.models.attention.cross_gated import CrossGatedAttention
 from pmpguard.models.encoded import Encoded
 
 ScoreBlock = Callable[[Encoded, Encoded], Tensor]  # T captions, I images -> (T, I)
-ScoreAligned = Callable[[Encoded, Encoded], Tensor]  # P captions, P images -> (P,)
 
-BUDGET_BYTES = 1 << 28
-PACKED_CAPTIONS = 8192  # packed at once on a CPU
-FUSED_CHUNK = 4096  # captions and images that a GPU's kernel takes at once: it keeps next to nothing per pair
+MAX_CHUNK_BYTES = 1 << 28
+MAX_PACKED_CAPTIONS = 8192  # packed at once on a CPU
+MAX_FUSED_ITEMS = 4096  # captions and images for a GPU's kernel, which keeps next to nothing per pair
 
 
 @torch.no_grad()
@@ -41,7 +36,7 @@ def all_pairs(
     *,
     text_chunk: int | None = None,
     image_chunk: int | None = None,
-    budget_bytes: int = BUDGET_BYTES,
+    budget_bytes: int = MAX_CHUNK_BYTES,
     floats_per_pair: int | None = None,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
@@ -93,25 +88,6 @@ def all_pairs_with_gradient(
 
 
 @torch.no_grad()
-def aligned_pairs(
-    score_aligned: ScoreAligned, texts: Encoded, images: Encoded, *, chunk: int = 256
-) -> Tensor:
-    """Scores (P,) of caption p against image p only, for audits: the diagonal of `all_pairs`."""
-    if len(texts) != len(images):
-        raise ModelError(
-            f"{len(texts)} captions and {len(images)} images do not pair up", fix="give one image per caption"
-        )
-    if chunk < 1:
-        raise ConfigError(f"chunk is {chunk}", fix="give at least 1")
-    scores = texts.pooled.new_zeros(len(texts), dtype=torch.float32)
-    parts = [
-        score_aligned(trimmed(texts[start : start + chunk]), images[start : start + chunk])
-        for start in range(0, len(texts), chunk)
-    ]
-    return torch.cat(parts) if parts else scores
-
-
-@torch.no_grad()
 def awareness_all_pairs(
     texts: Encoded,
     images: Encoded,
@@ -119,14 +95,14 @@ def awareness_all_pairs(
     *,
     sharpness: float = SHARPNESS,
     direction: Direction = "words",
-    budget_bytes: int = BUDGET_BYTES,
+    budget_bytes: int = MAX_CHUNK_BYTES,
 ) -> Tensor:
     """S of every caption and image, (T, I), without gradient."""
-    packable = direction == "words" and 0 < sharpness <= HIGHEST_SHARPNESS
+    packable = direction == "words" and 0 < sharpness <= MAX_SHARPNESS
     if packable and _packable(texts, images):
         parts = [
             packed_awareness_scores(some.fragments, some.mask, images.fragments, float(boundary), sharpness)
-            for some in _slices(texts, PACKED_CAPTIONS)
+            for some in _slices(texts, MAX_PACKED_CAPTIONS)
         ]
         return torch.cat(parts)
 
@@ -142,7 +118,7 @@ def awareness_all_pairs(
         )
 
     fused = fits_kernel(texts.fragments, texts.mask, images.fragments, images.mask)
-    chunk = FUSED_CHUNK if fused else None
+    chunk = MAX_FUSED_ITEMS if fused else None
     return all_pairs(
         score, texts, images, text_chunk=chunk, image_chunk=chunk, budget_bytes=budget_bytes,
         dtype=_wide(texts.fragments.dtype),
@@ -151,13 +127,13 @@ def awareness_all_pairs(
 
 @torch.no_grad()
 def gated_all_pairs(
-    attention: CrossGatedAttention, texts: Encoded, images: Encoded, *, budget_bytes: int = BUDGET_BYTES
+    attention: CrossGatedAttention, texts: Encoded, images: Encoded, *, budget_bytes: int = MAX_CHUNK_BYTES
 ) -> Tensor:
     """CGA's cosine of every caption and image, (T, I), without gradient."""
     if _packable(texts, images):
         parts = [
-            native_gated_cosines(attention, some.fragments, some.mask, images.fragments)
-            for some in _slices(texts, PACKED_CAPTIONS)
+            packed_gated_cosines(attention, some.fragments, some.mask, images.fragments)
+            for some in _slices(texts, MAX_PACKED_CAPTIONS)
         ]
         return torch.cat(parts)
 
@@ -167,7 +143,7 @@ def gated_all_pairs(
         )
 
     fused = fits_gated_kernel(texts.fragments, texts.mask, images.fragments, images.mask)
-    chunk = FUSED_CHUNK if fused else None
+    chunk = MAX_FUSED_ITEMS if fused else None
     return all_pairs(
         score, texts, images, text_chunk=chunk, image_chunk=chunk, budget_bytes=budget_bytes,
         floats_per_pair=gated_floats(texts, images), dtype=_wide(texts.fragments.dtype),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.kernels.awareness import cpu_gradient as packed_gradient
+from pmpguard.kernels.awareness import cpu_gradient as cpu_gradient
 from pmpguard.kernels.awareness import fused as awareness_fused
 from pmpguard.kernels.awareness.cpu_gradient import packed_awareness_with_gradient
 from pmpguard.kernels.awareness.fused import awareness_scores_fused
@@ -99,7 +99,7 @@ def test_neither_memory_nor_threads_change_the_result(monkeypatch: pytest.Monkey
                 torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
     finally:
         torch.set_num_threads(before)
-    monkeypatch.setattr(packed_gradient, "GRADIENT_BYTES", 1)  # one image at a time
+    monkeypatch.setattr(cpu_gradient, "MAX_GRADIENT_BYTES", 1)  # one image at a time
     one_by_one = gradients(packed_awareness_with_gradient, case, 0.1, torch.float32)
     for found, expected in zip(one_by_one, wanted, strict=True):
         torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)

@@ -89,7 +89,7 @@ def test_equals_the_module(captions: int, m: int, images: int, n: int, d: int) -
 @pytest.mark.gpu
 @needs_kernels
 def test_gradients_cross_the_seams_between_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_gated_fused, "GRADIENT_BYTES", 2 * 6 * 4 * 16 * 16)
+    monkeypatch.setattr(cross_gated_fused, "MAX_GRADIENT_BYTES", 2 * 6 * 4 * 16 * 16)
     monkeypatch.setattr(cross_gated_fused, "GROUP", 2)
     everything = torch.ones(4, 3, dtype=torch.bool, device=DEVICE)
     compare(trained(16), unit(4, 3, 16, seed=1), everything, unit(5, 6, 16, seed=2))
@@ -174,7 +174,7 @@ def test_wrong_bounds_give_no_cosine() -> None:
 @pytest.mark.gpu
 @needs_kernels
 def test_captions_of_all_widths_without_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cross_gated_fused, "CAPTIONS_AT_ONCE", 2)
+    monkeypatch.setattr(cross_gated_fused, "MAX_CAPTIONS_AT_ONCE", 2)
     words, regions, attention = unit(8, 40, 16, seed=1), unit(2, 4, 16, seed=2), trained(16)
     lengths = torch.tensor([3, 0, 16, 17, 40, 32, 5, 33], device=DEVICE)
     mask = torch.arange(40, device=DEVICE) < lengths[:, None]

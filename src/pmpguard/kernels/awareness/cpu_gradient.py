@@ -18,18 +18,18 @@ import torch
 from torch import Tensor
 
 from pmpguard.kernels.packed_scoring import (
-    BLOCK_WORDS,
+    MAX_BLOCK_WORDS,
     CaptionBlock,
     awareness_images,
     awareness_of_blocks,
-    caption_blocks,
+    blocks_by_length,
 )
 from pmpguard.kernels.thread_pool import on_every_core
 from pmpguard.models.attention.awareness import NEGATIVE_SLOPE, SHARPNESS, SMALLEST_CONTEXT
 
 # exp(-2 * sharpness), divided by the square of a number of regions, is a float32 up to here
-HIGHEST_GRADIENT_SHARPNESS = 20.0
-GRADIENT_BYTES = 1 << 28  # of gradients by cosines that are held at once
+MAX_GRADIENT_SHARPNESS = 20.0
+MAX_GRADIENT_BYTES = 1 << 28  # of gradients by cosines that are held at once
 
 
 def packed_awareness_with_gradient(
@@ -47,7 +47,7 @@ class _PackedAwareness(torch.autograd.Function):
     def forward(
         ctx: Any, words: Tensor, word_mask: Tensor, regions: Tensor, boundary: float, sharpness: float
     ) -> Tensor:
-        places, ctx.blocks = caption_blocks(word_mask, BLOCK_WORDS, awareness_images)
+        places, ctx.blocks = blocks_by_length(word_mask, MAX_BLOCK_WORDS, awareness_images)
         packed = words.flatten(0, 1)[places]  # (W, d)
         ctx.save_for_backward(places, packed, regions)
         ctx.shape, ctx.options = words.shape, (boundary, sharpness)
@@ -74,7 +74,7 @@ def packed_gradients(
     """By packed words (W, d) and by regions (I, n, d), from gradients by scores (T, I)."""
     by_packed, by_regions = torch.zeros_like(packed), torch.zeros_like(regions)
     per_image = 4 * regions.shape[1] * max(1, len(packed))
-    at_once = max(1, GRADIENT_BYTES // per_image)
+    at_once = max(1, MAX_GRADIENT_BYTES // per_image)
     for first in range(0, len(regions), at_once):
         chunk = slice(first, first + at_once)
         by_words, by_regions[chunk] = _images_gradients(

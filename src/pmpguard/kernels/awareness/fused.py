@@ -1,15 +1,15 @@
 """`awareness_scores` on a GPU in one kernel for all pairs, with gradients, without a word-by-region tensor.
 
 What the kernel cannot do goes to `awareness_scores`, which is also the reference: other devices, no Triton,
-double precision, more than 128 regions or words, a boundary that wants a gradient. A CPU takes the blocks of
-`packed_gradient.py` where they fit.
+double precision, more than 128 words or 1,024 regions, a boundary that wants a gradient. A CPU takes the
+blocks of `cpu_gradient.py` where they fit. More regions than one block holds are `many_regions.py`'s.
 
 Products take the numbers as they come, float32 as accurately as float32 and half precision on tensor cores;
 sums are float32. Without gradients captions are packed, which asks the device for their lengths. With
 gradients, and while a CUDA graph is captured, nothing waits: captions are padded, or sorted into places of
 fewer words where `longer_than` says how many places of each size there must be.
 
-On the way back the gradients by the cosines are written for as many images at a time as fit `GRADIENT_BYTES`;
+On the way back the gradients by the cosines are written for as many images as fit `MAX_GRADIENT_BYTES`;
 those by words and regions are then two matrix products. No sum depends on the order in which programs finish.
 """
 
@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from pmpguard.kernels.awareness.cpu_gradient import HIGHEST_GRADIENT_SHARPNESS, packed_awareness_with_gradient
+from pmpguard.kernels.awareness.cpu_gradient import MAX_GRADIENT_SHARPNESS, packed_awareness_with_gradient
 from pmpguard.kernels.caption_blocks import CaptionRows, LongerThan, packed_rows, padded_rows, sorted_rows
-from pmpguard.kernels.dispatch import kernels_run_on
-from pmpguard.kernels.packed_scoring import HIGHEST_SHARPNESS
+from pmpguard.kernels.dispatch import kernels_run_on, wide_product
+from pmpguard.kernels.packed_scoring import MAX_SHARPNESS
 from pmpguard.models.attention.awareness import (
     NEGATIVE_SLOPE,
     SHARPNESS,
@@ -34,8 +34,10 @@ from pmpguard.models.attention.awareness import (
     awareness_scores,
 )
 
-MOST_FRAGMENTS = 128
-GRADIENT_BYTES = 1 << 29
+MAX_FRAGMENTS = 128  # words, and regions in one block
+MAX_REGIONS = 1024  # in several
+REGION_BLOCK = 64  # of several
+MAX_GRADIENT_BYTES = 1 << 29
 GROUP = 16  # blocks of words that programs running together share
 PRODUCT_DTYPE = torch.float16  # of the cosines a training step multiplies on tensor cores
 HALF_GRADIENT = torch.bfloat16  # what gradients by cosines are kept in, unless vectors are float32
@@ -66,8 +68,11 @@ def awareness_scores_fused(
     after so many words. It makes training faster; should it be wrong, the scores are not numbers.
     """
     constant = not isinstance(boundary, Tensor) or (boundary.ndim == 0 and not boundary.requires_grad)
-    usual = constant and 0 < sharpness <= HIGHEST_SHARPNESS and direction in ("words", "both")
-    if not usual or not fits_kernel(words, word_mask, regions, region_mask):
+    usual = constant and 0 < sharpness <= MAX_SHARPNESS and direction in ("words", "both")
+    fits = fits_kernel(words, word_mask, regions, region_mask)
+    if direction == "both":  # words and regions change places
+        fits = fits and regions.shape[1] <= MAX_FRAGMENTS
+    if not usual or not fits:
         if usual and direction == "words" and fits_packing(words, word_mask, regions, region_mask, sharpness):
             return packed_awareness_with_gradient(words, word_mask, regions, float(boundary), sharpness)
         return awareness_scores(
@@ -98,17 +103,21 @@ def fits_kernel(words: Tensor, word_mask: Tensor, regions: Tensor, region_mask: 
         return False
     sizes = (*words.shape, *regions.shape)
     kinds = (torch.float32, torch.bfloat16, torch.float16)
-    fewer, more = sorted((words.shape[1], regions.shape[1]))
-    half = words.dtype != torch.float32
     return (
         min(sizes) > 0
-        and more <= MOST_FRAGMENTS
-        and (half or fewer <= 64)  # else shared memory is too small
+        and words.shape[1] <= MAX_FRAGMENTS
+        and regions.shape[1] <= MAX_REGIONS
         and words.dtype == regions.dtype
         and words.dtype in kinds
         and words.device == regions.device
         and kernels_run_on(words.device)
     )
+
+
+def one_block(longest: int, regions: int, dtype: torch.dtype) -> bool:
+    """Whether a program holds all regions of an image at once, in registers and shared memory."""
+    fewer, more = sorted((longest, regions))
+    return more <= MAX_FRAGMENTS and (dtype != torch.float32 or fewer <= 64)
 
 
 def fits_packing(
@@ -122,7 +131,7 @@ def fits_packing(
         and words.shape[:2] == word_mask.shape
         and words.shape[-1] == regions.shape[-1]
         and min(*words.shape, *regions.shape) > 0
-        and sharpness <= HIGHEST_GRADIENT_SHARPNESS
+        and sharpness <= MAX_GRADIENT_SHARPNESS
         and (region_mask is None or (region_mask.shape == regions.shape[:2] and bool(region_mask.all())))
     )
 
@@ -138,6 +147,7 @@ class Launch:
     stages: int = 3
     registers: int | None = None  # at most, per thread; None lets the compiler choose
     images: int = 1  # per program, forward: the words are read once for them
+    region_blocks: int = 1  # more than one: those of `many_regions.py`
 
     def options(self) -> dict[str, Any]:
         """By the names Triton knows."""
@@ -151,6 +161,10 @@ def choose_launch(
 ) -> tuple[Launch, Launch]:
     """Forward and backward, for captions of at most `longest` words; when training, both cut alike."""
     rows = 64 if longest <= 64 else 128
+    if not one_block(longest, regions, dtype):
+        blocks = -(-regions // REGION_BLOCK)
+        several = Launch(rows, blocks * REGION_BLOCK, 0, warps=4 if rows == 64 else 8, region_blocks=blocks)
+        return several, several
     columns = max(16, 1 << (regions - 1).bit_length())
     step = min(64 if dtype.itemsize == 2 else 32, max(16, 1 << (dim - 1).bit_length()))
     launch = Launch(rows, columns, step, warps=4 if rows * columns <= 64 * 64 else 8)
@@ -168,14 +182,15 @@ class Operands:
     rows: CaptionRows
     share: Tensor  # (T,) one over the number of a caption's words
     regions: Tensor  # (I, N, d) zeros where masked or padded
-    gram_high: Tensor  # (I, N, N) float16
-    gram_low: Tensor  # (I, N, N) what float16 left over
+    gram_high: Tensor | None  # (I, N, N) float16; None with several region blocks, which make their own
+    gram_low: Tensor | None  # (I, N, N) what float16 left over
     region_mask: Tensor | None  # (I, n)
     boundary: Tensor  # () float32
 
     def tensors(self) -> tuple[Tensor, ...]:
         """In the order of the kernels' parameters."""
         mask = self.boundary if self.region_mask is None else self.region_mask  # the first is never read
+        assert self.gram_high is not None and self.gram_low is not None
         return (
             self.words, self.rows.caption, self.share, self.regions, self.gram_high, self.gram_low,
             mask, self.boundary,
@@ -206,14 +221,20 @@ def prepare(
         regions = regions.masked_fill(~region_mask[..., None], 0.0)
         region_mask = region_mask.contiguous()
     regions = pad(regions, (0, 0, 0, launch.columns - regions.shape[1])).contiguous()  # (I, N, d)
-    gram = wide_product(regions, regions.transpose(1, 2))  # (I, N, N)
-    high = gram.half()
-    low = (gram - high.float()).half()
+    high = low = None
+    if launch.region_blocks == 1:
+        gram = wide_product(regions, regions.transpose(1, 2))  # (I, N, N)
+        high = gram.half()
+        low = (gram - high.float()).half()
     return Operands(rows.gather(words), rows, share, regions, high, low, region_mask, boundary)
 
 
 def forward_scores(operands: Operands, captions: int, n: int, sharpness: float, launch: Launch) -> Tensor:
     """(T, I)."""
+    if launch.region_blocks > 1:
+        from pmpguard.kernels.awareness import many_regions
+
+        return many_regions.forward_scores(operands, captions, n, sharpness, launch)
     from pmpguard.kernels.awareness.triton_kernels import forward_kernel
 
     images, dim = len(operands.regions), operands.regions.shape[-1]
@@ -232,14 +253,18 @@ def gradients(
     operands: Operands, incoming: Tensor, n: int, sharpness: float, launch: Launch
 ) -> tuple[Tensor, Tensor]:
     """By rows of words (R, d) and by padded regions (I, N, d), both float32; incoming (T, I) float32."""
+    kind = torch.float32 if operands.words.dtype == torch.float32 else HALF_GRADIENT
+    if launch.region_blocks > 1:
+        from pmpguard.kernels.awareness import many_regions
+
+        return many_regions.gradients(operands, incoming, n, sharpness, launch, kind)
     from pmpguard.kernels.awareness.triton_kernels import backward_kernel
 
     images, columns, dim = operands.regions.shape
     rows = len(operands.words)
     blocks = rows // launch.rows
-    kind = torch.float32 if operands.words.dtype == torch.float32 else HALF_GRADIENT
     words, regions = operands.words.to(kind), operands.regions.to(kind)
-    at_once = max(1, min(images, GRADIENT_BYTES // max(1, rows * columns * kind.itemsize)))
+    at_once = max(1, min(images, MAX_GRADIENT_BYTES // max(1, rows * columns * kind.itemsize)))
     per_program = max(1, blocks // max(1, PROGRAMS // at_once))
     parts = -(-blocks // per_program)
     by_words = torch.zeros(rows, dim, device=words.device)
@@ -259,14 +284,6 @@ def gradients(
         of_these = by_regions[first : first + some]
         torch.baddbmm(found, by_gram.sum(0), chosen.float(), out=of_these)
     return by_words, by_regions
-
-
-def wide_product(left: Tensor, right: Tensor) -> Tensor:
-    """Matrix product(s) in float32, also of half precision: rounding would add as much error again."""
-    if left.is_cuda and left.dtype != torch.float32 and hasattr(torch.ops.aten.mm, "dtype"):  # PyTorch 2.8
-        product = torch.mm if left.ndim == 2 else torch.bmm
-        return product(left, right, out_dtype=torch.float32)
-    return left.float() @ right.float()
 
 
 def constants(operands: Operands, launch: Launch) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Triton kernels of `awareness_fused`, defined only where Triton is installed.
+"""Triton kernels of `fused.py`, defined only where Triton is installed.
 
 A program holds the cosines of one block of words with the regions of an image, (BLOCK_M, BLOCK_N), and makes
 everything else from them without leaving the chip. Captions lie in blocks whole, so what runs across the
@@ -100,6 +100,20 @@ if importlib.util.find_spec("triton") is not None:
         return there
 
     @triton.jit
+    def write_scores(value, rows, image, caption_of, share, scores, images, BLOCK_M: tl.constexpr):
+        """Means of the words' evidence (BLOCK_M,) over their captions, to scores (T, I)."""
+        caption = tl.load(caption_of + rows)
+        # Read again, else the comparison above is kept in registers until here.
+        left = tl.load(caption_of + rows, volatile=True)
+        right = tl.load(caption_of + rows, volatile=True)
+        pooled = tl.sum(tl.where(left[:, None] == right[None, :], value[None, :], 0.0), 1)
+        # The first row of a caption writes its score.
+        before = tl.load(caption_of + rows - 1, mask=rows % BLOCK_M > 0, other=-1)
+        writes = (caption >= 0) & (caption != before)
+        pooled = pooled * tl.load(share + caption, mask=caption >= 0, other=0.0)
+        tl.store(scores + caption.to(tl.int64) * images + image, pooled, mask=writes)
+
+    @triton.jit
     def score_block(
         s, rows, image, caption_of, share, gram_high, gram_low, region_mask, boundary, scores,
         images, n, sharpness, slope, smallest,
@@ -125,15 +139,7 @@ if importlib.util.find_spec("triton") is not None:
         relevance = tl.sum(weight * s, 1) / tl.where(found, total, 1.0)
 
         value = tl.where(found, feature + relevance + tl.minimum(best - t, 0.0), 0.0)
-        # Read again, else the comparison above is kept in registers until here.
-        left = tl.load(caption_of + rows, volatile=True)
-        right = tl.load(caption_of + rows, volatile=True)
-        pooled = tl.sum(tl.where(left[:, None] == right[None, :], value[None, :], 0.0), 1)
-        # The first row of a caption writes its score.
-        before = tl.load(caption_of + rows - 1, mask=rows % BLOCK_M > 0, other=-1)
-        writes = (caption >= 0) & (caption != before)
-        pooled = pooled * tl.load(share + caption, mask=caption >= 0, other=0.0)
-        tl.store(scores + caption.to(tl.int64) * images + image, pooled, mask=writes)
+        write_scores(value, rows, image, caption_of, share, scores, images, BLOCK_M)
 
     @triton.jit
     def forward_kernel(

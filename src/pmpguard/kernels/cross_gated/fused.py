@@ -25,16 +25,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad
 
-from pmpguard.kernels.awareness.fused import fits_kernel, wide_product
+from pmpguard.kernels.awareness.fused import fits_kernel
 from pmpguard.kernels.caption_blocks import LongerThan, caption_ends
+from pmpguard.kernels.dispatch import wide_product
 from pmpguard.models.attention.cross_gated import CrossGatedAttention, seen_part
 
-MOST_FRAGMENTS = 64
-CAPTIONS_AT_ONCE = 16384  # without gradients
-CHUNK = 64  # numbers of a vector that a program holds at a time
+MAX_FRAGMENTS = 64
+MAX_CAPTIONS_AT_ONCE = 16384  # without gradients
+VECTOR_BLOCK = 64  # numbers of a vector that a program holds at a time
 CAPTIONS_PER_PROGRAM = {16: 4, 32: 2, 64: 1}  # by the width captions are padded to
 GROUP = 16  # groups of captions that programs running together share
-GRADIENT_BYTES = 1 << 29
+MAX_GRADIENT_BYTES = 1 << 29
 GRADIENT_PEAK = 64.0  # incoming gradients are scaled to it, so that float16 holds what is made of them
 FORWARD_LAUNCH = {"num_warps": 4, "num_stages": 2}
 BACKWARD_LAUNCH = {"num_warps": 4, "num_stages": 2}
@@ -127,7 +128,7 @@ def parts_by_width(captions: int, longest: int, longer_than: LongerThan) -> Part
 def fits_gated_kernel(words: Tensor, word_mask: Tensor, regions: Tensor, region_mask: Tensor | None) -> bool:
     """Whether the kernel holds these and the device is one it runs on."""
     longest = max(words.shape[1], regions.shape[1])
-    return longest <= MOST_FRAGMENTS and fits_kernel(words, word_mask, regions, region_mask)
+    return longest <= MAX_FRAGMENTS and fits_kernel(words, word_mask, regions, region_mask)
 
 
 def _by_width(cosines: Any, words: Tensor, word_mask: Tensor, images: int) -> Tensor:
@@ -137,7 +138,7 @@ def _by_width(cosines: Any, words: Tensor, word_mask: Tensor, images: int) -> Te
     shortest = 1  # captions without words keep 0
     for width in CAPTIONS_PER_PROGRAM:
         alike = torch.nonzero((ends >= shortest) & (ends <= width))[:, 0]
-        for rows in torch.split(alike, CAPTIONS_AT_ONCE):
+        for rows in torch.split(alike, MAX_CAPTIONS_AT_ONCE):
             if len(rows):
                 own = word_mask[rows, :width]
                 scores[rows] = cosines(words[rows, :width], own, ((0, *own.shape),))
@@ -154,7 +155,7 @@ def across(vectors: Tensor, width: int, count: int) -> Tensor:
     """(B, k, d) -> (count, D, width) float16, padded with zeros; D is a whole number of chunks."""
     items, fragments, dim = vectors.shape
     columns = vectors.transpose(1, 2).half()  # (B, d, k)
-    return pad(columns, (0, width - fragments, 0, -dim % CHUNK, 0, count - items)).contiguous()
+    return pad(columns, (0, width - fragments, 0, -dim % VECTOR_BLOCK, 0, count - items)).contiguous()
 
 
 def along(columns: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -196,7 +197,7 @@ def pair_sums(operands: Operands) -> Tensor:
     sums = torch.empty(count, pixels, 3, device=captions.words.device)
     forward_kernel[(groups * pixels,)](
         *operands.tensors(), sums, groups, pixels,
-        D=dim, L=width, N=images.regions.shape[2], BLOCK_D=CHUNK,
+        D=dim, L=width, N=images.regions.shape[2], BLOCK_D=VECTOR_BLOCK,
         CAPTIONS=per_program, GROUP=GROUP, **FORWARD_LAUNCH,
     )  # fmt: skip
     return sums
@@ -213,11 +214,11 @@ def gradients(operands: Operands, sums: Tensor, incoming: Tensor, by_image: list
     count, dim, width = captions.words.shape
     pixels, _, columns = images.regions.shape
     device = captions.words.device
-    sizes = {"D": dim, "L": width, "N": columns, "BLOCK_D": CHUNK, **BACKWARD_LAUNCH}
+    sizes = {"D": dim, "L": width, "N": columns, "BLOCK_D": VECTOR_BLOCK, **BACKWARD_LAUNCH}
     by_caption = [torch.zeros(count, dim, width, device=device) for _ in captions]
     rotated = rows_of(captions.rotated)  # (T * L, D)
-    at_once = max(1, min(pixels, GRADIENT_BYTES // (6 * count * width * columns)))
-    chunks = dim // CHUNK
+    at_once = max(1, min(pixels, MAX_GRADIENT_BYTES // (6 * count * width * columns)))
+    chunks = dim // VECTOR_BLOCK
     for first in range(0, pixels, at_once):
         some = min(at_once, pixels - first)
         alphas = torch.empty(count, some, columns, width, dtype=torch.float16, device=device)
@@ -260,7 +261,7 @@ class _GatedCosines(torch.autograd.Function):
         columns, count = padded_width(region_mask.shape[1]), len(region_mask)
         images = Images(*(across(vector, columns, count) for vector in by_image))
         for_images = images, padded_mask(region_mask, columns, count)
-        biases = [pad(bias.float(), (0, -len(bias) % CHUNK)) for bias in (word_bias, region_bias)]
+        biases = [pad(bias.float(), (0, -len(bias) % VECTOR_BLOCK)) for bias in (word_bias, region_bias)]
         kept, cosines = [], []
         for first, last, words in parts:
             width = padded_width(words)

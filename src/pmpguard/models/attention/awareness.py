@@ -151,9 +151,9 @@ def _evidence(
     s = cosines.masked_fill(~valid, 0.0)  # (..., m, n)
     lowest = torch.finfo(s.dtype).min
     best = s.masked_fill(~valid, lowest).amax(-1)  # (..., m)
-    found = valid.any(-1)  # (..., m) a word with at least one region to look at
-    best = torch.where(found, best, 0.0)
-    negative = torch.where(found, (best - boundary).clamp(max=0), 0.0)  # (..., m)
+    has_region = valid.any(-1)  # (..., m)
+    best = torch.where(has_region, best, 0.0)
+    negative = torch.where(has_region, (best - boundary).clamp(max=0), 0.0)  # (..., m)
 
     passes = (s > boundary) & valid  # (..., m, n)
     # The softmax's denominator cancels in a cosine; the shift by the best cosine only keeps exp in range.
@@ -210,10 +210,10 @@ def _check(
     shapes.append(not aligned or len(words) == len(regions))
     if not all(shapes):
         given = {"words": words, "word_mask": word_mask, "regions": regions, "region_mask": region_mask}
-        said = ", ".join(f"{name} {list(x.shape)}" for name, x in given.items() if x is not None)
+        stated = ", ".join(f"{name} {list(x.shape)}" for name, x in given.items() if x is not None)
         pairs = "of as many captions as images" if aligned else "of any captions and images"
         raise ModelError(
-            f"shapes do not agree: {said}",
+            f"shapes do not agree: {stated}",
             fix=f"give words (T, m, d), word_mask (T, m), regions (I, n, d), region_mask (I, n) {pairs}",
         )
     if direction not in ("words", "both"):

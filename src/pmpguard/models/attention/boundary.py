@@ -43,8 +43,8 @@ def optimal_boundary(
     True
     """
     moments = torch.tensor([mu_pos, sigma_pos, mu_neg, sigma_neg], dtype=torch.float64)
-    t, found = optimal_boundary_tensor(moments[0], moments[1], moments[2], moments[3], alpha)
-    return t.item() if found.item() else None
+    t, exists = optimal_boundary_tensor(moments[0], moments[1], moments[2], moments[3], alpha)
+    return t.item() if exists.item() else None
 
 
 def optimal_boundary_tensor(
@@ -77,8 +77,8 @@ def optimal_boundary_tensor(
 
     zero = torch.zeros_like(stationary)
     t = torch.where(cost(stationary) <= cost(zero), stationary, zero)
-    found = (gain_over_rejecting_everything(t) > 0) & (sigma_pos > 0) & (sigma_neg > 0)
-    return t, found
+    exists = (gain_over_rejecting_everything(t) > 0) & (sigma_pos > 0) & (sigma_neg > 0)
+    return t, exists
 
 
 @dataclass(frozen=True)
@@ -178,13 +178,13 @@ class Boundary(nn.Module):
             best = all_best_cosines(words, word_mask, regions, region_mask)  # (T, I, m)
             scores = best.sum(-1) / word_mask.sum(-1).clamp(min=1)[:, None]  # (T, I)
         pure, other = _choose(scores.detach(), image_of, positives, self.mismatched, generator)  # (T,), (T,)
-        matched, wrong = (
+        matched, mismatched = (
             best_cosines(
                 words, word_mask, regions[image], None if region_mask is None else region_mask[image]
             )
             for image in (image_of, other)
         )  # (T, m) each
-        batch = _sample_sums(matched.double(), wrong.double(), word_mask & pure[:, None])  # (5,)
+        batch = _sample_sums(matched.double(), mismatched.double(), word_mask & pure[:, None])  # (5,)
         if not gathered and torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(batch)
         count = batch[0]
@@ -195,14 +195,14 @@ class Boundary(nn.Module):
         self.words_seen.add_(count)
 
         mu_pos, sigma_pos, mu_neg, sigma_neg = self.gaussians()
-        new, found = optimal_boundary_tensor(
+        new, exists = optimal_boundary_tensor(
             mu_pos,
             sigma_pos.clamp(min=SMALLEST_SIGMA),
             mu_neg,
             sigma_neg.clamp(min=SMALLEST_SIGMA),
             self.alpha,
         )
-        reason = torch.where(found, 0, 3)
+        reason = torch.where(exists, 0, 3)
         reason = torch.where(self.words_seen >= WORDS_BEFORE_USE, reason, 2)
         reason = torch.where(any_sample, reason, 1)
         self.t.copy_(torch.where(reason == 0, STEP * new + (1 - STEP) * self.t, self.t))
@@ -249,7 +249,7 @@ def _choose(
     return pure, drawn.masked_fill(~others, -torch.inf).argmax(1)
 
 
-def _sample_sums(matched: Tensor, wrong: Tensor, kept: Tensor) -> Tensor:
+def _sample_sums(matched: Tensor, mismatched: Tensor, kept: Tensor) -> Tensor:
     """(5,): how many samples are kept, then the sums of x+, x+^2, x-, x-^2 over them; all (T, m)."""
-    samples = (torch.ones_like(matched), matched, matched.square(), wrong, wrong.square())
+    samples = (torch.ones_like(matched), matched, matched.square(), mismatched, mismatched.square())
     return torch.stack([(x * kept).sum() for x in samples])
