@@ -31,7 +31,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def modules() -> list[str]:
-    """Modules that hold code, by their path in the package; a package's head counts where it has functions."""
+    """Modules that hold code, by their path in the package; a package's head where it has functions."""
     found = []
     for path in sorted(SOURCE.rglob("*.py")):
         has_code = any(
@@ -74,7 +74,7 @@ def test_the_mirror_of_a_module():
     assert name_of(mirror_of("__init__.py")) == "tests/test_public_names.py"
 
 
-# -------------------------------------------------------------------------- no test leans on another or a clock
+# ------------------------------------------------------------------------ no test leans on another or a clock
 
 
 def imported_tests(tree: ast.AST) -> list[str]:
