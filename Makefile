@@ -30,7 +30,7 @@ unit: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 docs: $(VENV)/.installed
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 build: $(VENV)/.installed
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

@@ -31,7 +31,7 @@ WAITING = ("audit", "NoiseDetector", "losses")
 # What makes README's examples small.
 SMALLER = {
     "epochs=4": "epochs=1",
-    "scenes=2000": "scenes=60",
+    "scenes=2000": "scenes=100",
 }
 TINY = (
     "--train.model.vision tiny --train.model.text tiny --train.model.dim 32 --train.model.image_size 64 "
