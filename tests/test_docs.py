@@ -54,7 +54,7 @@ def blocks(text: str, language: str = "") -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    """Every `pmpguard ...` in blocks of plain code and between backticks: lines joined, comments taken away."""
+    """Every `pmpguard ...` in blocks of plain code and between backticks, without comments."""
     lines = "".join(blocks(text)).replace("\\\n", " ").splitlines()
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     lines += [" ".join(words.split()) for words in re.findall(r"`(pmpguard [^`]+)`", prose)]
@@ -231,3 +231,10 @@ def test_every_verb_stands_on_a_page() -> None:
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert not [verb for verb in VERBS if f"pmpguard {verb}" not in text]
     assert all(inspect.getdoc(parser_of(verb)[1]) for verb in VERBS)
+
+
+def test_make_has_the_targets_that_pages_name() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = set(re.findall(r"(?:^|`)make ([a-z]+)", text, re.MULTILINE))
+    assert {"demo", "check", "test"} <= named <= targets

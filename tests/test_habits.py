@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
@@ -200,3 +201,26 @@ def lower_bounds() -> list[str]:
 def test_the_minimum_versions_are_the_lower_bounds_of_the_project():
     lines = (ROOT / "minimum.txt").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if not line.startswith("#")] == lower_bounds()
+
+
+# ------------------------------------------------------------------------------------------------- workflows
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_workflows_ask_for_no_more_than_they_need(path):
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}, "a job that writes says so itself"
+    for name, job in workflow["jobs"].items():
+        assert job["timeout-minutes"] <= 60, name
+        for step in job["steps"]:
+            assert "@" in step.get("uses", "@"), f"{name}: an action without a version"
+            assert "secrets." not in str(step), f"{name}: nothing here needs a secret"
+
+
+def test_the_matrix_tests_the_versions_that_the_project_names():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
+    named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line]
+    assert workflow["jobs"]["matrix"]["strategy"]["matrix"]["python"] == named
+    assert PROJECT["requires-python"] == f">={named[0]}"
