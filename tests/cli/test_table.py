@@ -166,7 +166,7 @@ def test_tables_are_written_without_matplotlib(
         (["--train.epoch", "3"], 1, "train.epoch: unknown setting"),
         (["--train.model.dims", "3"], 1, "train.model.dims: unknown setting"),
         (["--rates", "[4]"], 1, "rate is 4"),
-        (["--levels", "[image]"], 2, "image"),
+        (["--levels", "[word]"], 2, "word"),
         (["--speed", "3"], 2, "speed"),
     ],
 )
@@ -184,6 +184,7 @@ def test_there_are_recipes() -> None:
     assert {recipe.stem for recipe in RECIPES} >= {"scenes", "rsicd-light", "rsicd-ablation"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_runs_on_synthetic_scenes(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
