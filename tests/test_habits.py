@@ -54,7 +54,6 @@ def mirror_of(module: str) -> Path:
 @pytest.mark.parametrize("module", modules())
 def test_every_module_has_a_test_of_its_name_or_is_listed_with_the_one_that_covers_it(module):
     if mirror_of(module).exists():
-        assert module not in COVERED, f"{module} has a test of its own name: take it off covered_by.toml"
         return
     test = COVERED.get(module, COVERED.get(f"{Path(module).parent.as_posix()}/"))
     assert test is not None, (
