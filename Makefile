@@ -1,16 +1,20 @@
-# Two commands: `make demo` runs the main job on the embedded world, `make test` runs every check.
+# Two commands: `make demo` runs the main job on synthetic scenes, `make test` runs every check.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := dev,plots,weights,ann,geo,serve,qdrant
+EXTRAS := dev,docs,plots,weights,ann,geo,serve,qdrant
 # Two test processes by default: one per core of a small machine.
 WORKERS ?= 2
 
-.PHONY: demo test lint types unit kernels-interpreted clean
+.PHONY: demo check test lint types quick unit docs build kernels-interpreted clean
 demo: $(VENV)/.installed
 	$(BIN)/pmpguard demo --out demo
 
-test: lint types unit kernels-interpreted
+# What a change must pass before it is committed: under two minutes on two cores.
+check: lint types quick
+
+# Everything.
+test: lint types unit kernels-interpreted docs
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -19,8 +23,17 @@ lint: $(VENV)/.installed
 types: $(VENV)/.installed
 	$(BIN)/mypy
 
+quick: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) -m "not slow and not gpu"
+
 unit: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
+
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+build: $(VENV)/.installed
+	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,4 +53,4 @@ $(VENV)-triton/.installed: constraints.txt Makefile
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-triton build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-triton build dist site .pytest_cache .mypy_cache .ruff_cache

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from audit_data import RESULTS, record
+from pmpguard.audit.embeddings import embedding_evidence
 from torch.nn.functional import normalize
 
-from pmpguard.audit.embeddings import embedding_evidence
 from pmpguard.audit.judging import JudgedPart, judge_parts, word_region_measure
 from pmpguard.audit.word_evidence import ImageWords, WordList, WordSpan
 from pmpguard.data.pairs import PairTable

@@ -75,6 +75,7 @@ def test_pairs_without_an_embedding_are_left_out_and_counted(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_model_judges_directly(tmp_path, scenes, model):
     outcome = audit_dataset(
         scenes, tmp_path / "out", AuditConfig(("train",), heat_maps=5, bootstrap=5), model=model
@@ -99,6 +100,7 @@ def test_a_model_judges_directly(tmp_path, scenes, model):
     assert PairTable.from_columns(scenes.arrow).fingerprint == outcome.summary.dataset
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_weights(), reason="needs the extra 'weights'")
 def test_a_quick_audit_trains_nothing_and_finds_wrong_captions(tmp_path):
     table = write_world(synthetic_scenes(100, size=96), tmp_path / "world")
@@ -159,6 +161,7 @@ def test_judges_trained_on_the_dataset_find_its_wrong_captions(tmp_path):
 # ------------------------------------------------------------------------------------ one report on another
 
 
+@pytest.mark.slow
 def test_a_report_with_a_summary_is_whole(tmp_path, scenes, model, monkeypatch):
     """A new audit that fails before writing leaves the earlier report; one that dies writing, no summary."""
     out, told = tmp_path / "out", []

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from helpers.planted_pairs import planted
+from pmpguard.audit.embeddings import audit_embeddings, embedding_evidence, unit_rows
+from pmpguard.detection.verdicts import judge_evidence
 from sklearn.metrics import roc_auc_score
 
-from pmpguard.audit.embeddings import audit_embeddings, embedding_evidence, unit_rows
 from pmpguard.detection import verdicts as audit_evidence
 from pmpguard.detection.evidence.caption_agreement import image_level_mismatch
-from pmpguard.detection.verdicts import judge_evidence
 from pmpguard.errors import DataError
 
 

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pytest
 import torch
 from helpers.planted_pairs import planted
-
 from pmpguard.audit.embeddings import embedding_evidence, unit_rows
+from pmpguard.detection.verdicts import judge_evidence
+
 from pmpguard.audit.judging import (
     judged_by_model,
     mean_largest_cosines,
@@ -20,7 +21,6 @@ from pmpguard.audit.proposals import picked_probability, propose_for_rows
 from pmpguard.data.images.decode import load_pair_image
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.pairs import PairTable
-from pmpguard.detection.verdicts import judge_evidence
 from pmpguard.models.config import preset
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever

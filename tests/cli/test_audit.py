@@ -271,6 +271,7 @@ def test_images_that_were_not_looked_at_are_not_counted(tmp_path, capsys):
     assert clean(tmp_path / "out", tmp_path / "a.parquet", "weight").after == 60
 
 
+@pytest.mark.slow
 def test_what_embed_wrote_can_be_audited(report, tmp_path):
     dataset, _, model = report
     embed(dataset, model, tmp_path / "vectors", progress=False)
@@ -320,6 +321,7 @@ def test_an_audit_overwrites_no_dataset(report, tmp_path, capsys):
     assert files_of(tmp_path) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
@@ -373,6 +375,7 @@ def test_ctrl_c_while_a_judge_is_trained(report, tmp_path, capsys, monkeypatch):
     assert (tmp_path / "out/summary.json").is_file()
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_any_other_time(report, tmp_path, capsys, monkeypatch):
     words = ["audit", str(report[0]), "--out", str(tmp_path / "out"), "--model", str(report[2])]
 

@@ -83,6 +83,7 @@ def test_the_tables_train_as_published() -> None:
     assert (third.hold_out.test, third.hold_out.of, third.hold_out.seed) == (5000, "val", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", TABLES, ids=lambda path: path.stem)
 def test_every_recipe_runs_in_miniature(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -158,6 +159,7 @@ def test_missing_weights_leave_other_lines_alone(world: Path, tmp_path: Path) ->
     assert len(command.ready_cells(grid_cells(grid), finished)[0]) == 2  # a finished run needs nothing
 
 
+@pytest.mark.slow
 def test_nothing_to_run_is_an_error_that_says_what_to_get(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

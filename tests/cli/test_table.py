@@ -166,7 +166,7 @@ def test_tables_are_written_without_matplotlib(
         (["--train.epoch", "3"], 1, "train.epoch: unknown setting"),
         (["--train.model.dims", "3"], 1, "train.model.dims: unknown setting"),
         (["--rates", "[4]"], 1, "rate is 4"),
-        (["--levels", "[image]"], 2, "image"),
+        (["--levels", "[word]"], 2, "word"),
         (["--speed", "3"], 2, "speed"),
     ],
 )
@@ -195,6 +195,7 @@ def test_recipes_are_listed_and_found_by_name(capsys: pytest.CaptureFixture[str]
     assert cli.main(["table", "absent.yaml"]) == 1 and "no such recipe" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_runs_on_synthetic_scenes(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -87,6 +87,7 @@ tile(Path(sys.argv[1]), Path(sys.argv[2]), size=16, overlap=0.5, progress=False)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
     for number in range(6):
         write_scene(tmp_path / "in" / f"{number}.tif", side=120, seed=number)

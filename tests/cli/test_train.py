@@ -187,6 +187,7 @@ def test_rematching_is_described_in_one_line() -> None:
     assert command.describe_rematching(RematchPrecision(0, None, None)) == "rematching: 0 captions proposed"
 
 
+@pytest.mark.slow
 def test_a_dataset_without_splits_is_trained_and_measured_on_images_held_out(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

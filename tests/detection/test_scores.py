@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pmpguard.detection.scores import audit_scores
 from sklearn.metrics import roc_auc_score
 
-from pmpguard.detection.scores import audit_scores
 from pmpguard.errors import DataError
 
 

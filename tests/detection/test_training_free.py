@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
-from torch import Tensor
-
 from pmpguard.audit.embeddings import embedding_evidence
 from pmpguard.detection.training_free import training_free_evidence
 from pmpguard.detection.verdicts import judge_evidence, measured_evidence
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,7 @@ def told(given: World, rounds: int) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.3, 0.7])
 def test_encoders_without_a_common_space_tell_wrong_pairs(rate):
     found = told(world(rate), rounds=5)
@@ -60,6 +60,7 @@ def test_encoders_without_a_common_space_tell_wrong_pairs(rate):
     assert min(found.values()) > 0.93 and found["mapped"] > 0.96
 
 
+@pytest.mark.slow
 def test_rounds_of_trust_help_where_most_pairs_are_wrong():
     first, last = (told(world(0.8, images=800), rounds) for rounds in (0, 5))
     assert all(last[name] > first[name] + 0.1 for name in ("said", "shown"))
@@ -98,6 +99,7 @@ def test_a_handful_of_images_is_judged(images, per_image):
     assert len(judge_evidence([evidence], bootstrap=0).verdicts.p_match) == images * per_image
 
 
+@pytest.mark.slow
 def test_nearly_all_wrong_is_told_to_be_so():
     given = world(0.95, images=600)
     looked = training_free_evidence(given.captions, given.images, given.caption_of, given.image_of)
@@ -106,6 +108,7 @@ def test_nearly_all_wrong_is_told_to_be_so():
     assert rate == pytest.approx(given.wrong.mean(), abs=0.04)
 
 
+@pytest.mark.slow
 def test_copies_in_one_fold_do_not_teach_each_other():
     """The same image twice, with the same wrong captions: kept apart from each other, neither vouches."""
     given = world(0.0, images=300)
@@ -158,6 +161,7 @@ def test_what_else_is_known_counts_in_the_rounds():
     assert told > untold + 0.05
 
 
+@pytest.mark.slow
 def test_look_alike_captions_are_rivals_only_where_all_parts_know_the_same_ones():
     given = world(0.5)
     pairs = given.images[:, :24], given.captions, given.image_of, given.caption_of

@@ -64,6 +64,7 @@ def small_worlds(draw):
     return scores, image_of, strings, draw(st.integers(1, 7))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(small_worlds())
 def test_equals_enumeration_of_tie_orders(world):

@@ -132,6 +132,7 @@ def test_an_interrupted_grid_continues_inside_the_run(
         assert {**left.metrics, **dict.fromkeys(varying, 0)} == {**right.metrics, **dict.fromkeys(varying, 0)}
 
 
+@pytest.mark.slow
 def test_an_oracle_line_goes_by_its_name(tmp_path: Path, runs: list[ExperimentConfig]) -> None:
     lines = (GridMethod("infonce"), GridMethod("oracle", method="infonce", oracle=True))
     rows = run_grid(small_grid(tmp_path, methods=lines, rates=(0.4,)), tmp_path / "work")

@@ -270,6 +270,7 @@ def test_the_run_keeps_its_noise_file(tmp_path: Path) -> None:
     assert noise_fingerprint(again, False) == noise_fingerprint(result.corruption, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["infonce", "pmpguard"])
 def test_a_rate_of_one_trains_and_says_that_nothing_is_true(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str

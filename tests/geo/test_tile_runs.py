@@ -143,6 +143,7 @@ print(report.tiles, report.left_out, resource.getrusage(resource.RUSAGE_SELF).ru
 """
 
 
+@pytest.mark.slow
 def test_a_large_scene_is_never_in_memory_at_once(tmp_path):
     """12,000 x 12,000 pixels of three 16-bit bands are 864 MB; most blocks of this file are not there."""
     side = 12_000

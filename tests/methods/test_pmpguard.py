@@ -64,6 +64,7 @@ def test_gates_in_chunks_give_the_same_cosines_and_gradients(monkeypatch: pytest
     torch.testing.assert_close(found[0], found[1])
 
 
+@pytest.mark.slow
 def test_calibration_images_are_not_trained_on_until_they_are_released() -> None:
     method = guard(detect_from_epoch=1, calibration_epochs=3, rematch=False, complementary=1.0)
     seen = view(0)[0]
@@ -175,6 +176,7 @@ def test_pairs_judged_to_match_come_more_often_from_an_epoch_on(trusted: bool) -
     assert float(often[~is_mismatched].mean()) > 1.4 > 0.3 > float(often[is_mismatched].mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "parts"), [("support_weights", 5), ("evidence_weights", 6)])
 def test_what_each_part_counts_is_learned_from_unseen_pairs_and_then_kept(name: str, parts: int) -> None:
     method = guard(detect_from_epoch=1, calibration_epochs=3, rematch=False)

@@ -40,6 +40,7 @@ def stopped_and_straight(
     return straight.method
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_run_stopped_after_judging_goes_on_as_if_it_had_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

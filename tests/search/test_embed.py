@@ -65,6 +65,7 @@ def test_vectors_are_those_of_the_model(small_search):
     assert torch.allclose(texts.fragments[:, : kept.shape[1]][kept], again.fragments[kept], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_the_next_run_ends_with_the_same_files(small_search, tmp_path):
     images = only_images(small_search.world, tmp_path / "images", 10)
     straight = tmp_path / "straight"

@@ -53,6 +53,7 @@ def hits(index: Path) -> list[SearchHit]:
     return Searcher.open(index).search(QUERY, 10)
 
 
+@pytest.mark.slow
 @counts
 def test_while_embedding(small_search, tmp_path, count):
     images = only_images(small_search.world, tmp_path / "images", 8)
@@ -85,6 +86,7 @@ def test_while_building_for_the_first_time(parts, tmp_path, count):
     kill(count, seconds_of(lambda: build_index(tmp_path / "index", parts[0])), attempt)
 
 
+@pytest.mark.slow
 @counts
 @pytest.mark.parametrize("change", [build_index, add_to_index])
 def test_while_changing_what_is_there(parts, tmp_path, count, change):

@@ -50,6 +50,7 @@ def in_order(ids: list[str], scores: torch.Tensor) -> list[str]:
     return [ids[row] for row in sorted(range(len(ids)), key=lambda row: (-rounded[row], ids[row]))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranking", ["awareness", "gated", "pooled", "pooled+awareness"])
 def test_a_shortlist_of_everything_is_the_exhaustive_order(small_search, stored, tmp_path, ranking):
     captions = read_pairs(small_search.world).captions

@@ -134,6 +134,7 @@ def test_no_caption_names_a_direction(scenes: list[Scene]) -> None:
     assert all(directions.isdisjoint(text.split()) for scene in scenes for text in describe_scene(scene))
 
 
+@pytest.mark.slow
 def test_wrong_captions_differ_exactly_in_the_marked_words_and_are_false(scenes: list[Scene]) -> None:
     kinds: Counter[str] = Counter()
     for scene in scenes:
@@ -154,6 +155,7 @@ def test_wrong_captions_differ_exactly_in_the_marked_words_and_are_false(scenes:
     assert min(kinds.values()) > 0.1 * sum(kinds.values())
 
 
+@pytest.mark.slow
 def test_a_wrong_object_is_not_in_the_image(scenes: list[Scene]) -> None:
     found = 0
     for scene in scenes:

@@ -51,6 +51,7 @@ def second_validates_at(mr: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distillation, "train", trained)
 
 
+@pytest.mark.slow
 def test_without_being_asked_there_is_one_model(tmp_path: Path) -> None:
     for name, settings in (("never", {}), ("too few wrong", {"distill_above_rate": 1.0})):
         found = train_with_distillation(guarded(**settings), DATA, tmp_path / name)
@@ -79,6 +80,7 @@ def test_the_second_model_has_other_draws_and_replaces_the_first(
     assert first.model_kept == 1
 
 
+@pytest.mark.slow
 def test_the_better_one_on_validation_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second_validates_at(-1.0, monkeypatch)
     config = guarded(distill_above_rate=0.0)
@@ -90,6 +92,7 @@ def test_the_better_one_on_validation_is_kept(tmp_path: Path, monkeypatch: pytes
     assert all(torch.equal(kept[name], alone[name]) for name in kept)
 
 
+@pytest.mark.slow
 def test_stopped_in_the_second_model_it_resumes_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +116,7 @@ def test_stopped_in_the_second_model_it_resumes_to_the_same_end(
     same(straight, train_with_distillation(config, DATA, tmp_path / "resumed"))
 
 
+@pytest.mark.slow
 def test_without_checkpoints_the_first_model_is_still_there_when_the_second_was_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +130,7 @@ def test_without_checkpoints_the_first_model_is_still_there_when_the_second_was_
     same(straight, found)
 
 
+@pytest.mark.slow
 def test_stopped_after_the_last_step_it_says_what_to_do_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,11 +211,13 @@ def test_a_share_outside_its_range_is_an_error(share: float) -> None:
         find_method("pmpguard").read_settings("recommended", {"distill_above_rate": share})
 
 
+@pytest.mark.slow
 def test_a_finished_model_holds_no_gradients(tmp_path: Path) -> None:
     found = train(guarded(), DATA, tmp_path)
     assert all(parameter.grad is None for parameter in found.method.parameters())
 
 
+@pytest.mark.slow
 def test_a_taught_run_resumes_only_with_its_own_teacher(tmp_path: Path) -> None:
     config = guarded()
     teachers = [train(replace(config, seed=seed), DATA, tmp_path / f"{seed}").retriever for seed in (5, 6)]

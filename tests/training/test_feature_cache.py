@@ -107,6 +107,7 @@ def test_projections_get_the_same_gradients_and_backbones_none() -> None:
         torch.testing.assert_close(kept[name], gradient, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "settings"), [("infonce", {}), ("pmpguard", {"detect_from_epoch": 1})])
 def test_a_run_on_cached_features_equals_one_that_asks_the_backbones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, settings: dict[str, int]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pmpguard.data.column_names import CAPTION_NAMES, IMAGE_NAMES, STANDARD
+from pmpguard.data.column_names import CAPTION_NAMES, IMAGE_NAMES, STANDARD, ColumnNames, Columns
 from pmpguard.data.pair_rows import PairRows
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
@@ -26,17 +26,16 @@ def is_columnar(data: Any) -> bool:
     return hasattr(data, "column_names") or hasattr(data, "columns")
 
 
-def pairs_of_columns(
-    data: Any, columns: Mapping[str, str] | None, root: Path | None, written: Path
-) -> PairTable:
+def pairs_of_columns(data: Any, columns: str | Columns | None, root: Path | None, written: Path) -> PairTable:
     """The pairs of a frame or a dataset.
 
     `columns` names the columns of "image" and "caption" where they are not the usual ones; `root` is the
     folder that image names are relative to; `written` takes images that are no files.
     """
     names = list(data.column_names if hasattr(data, "column_names") else data.columns)
-    image = _column("image", IMAGE_NAMES, names, columns)
-    caption = _column("caption", (*CAPTION_NAMES, *SEVERAL_CAPTIONS), names, columns)
+    given = {name: "+".join(chosen) for name, chosen in ColumnNames.of(columns).given}
+    image = _column("image", IMAGE_NAMES, names, given)
+    caption = _column("caption", (*CAPTION_NAMES, *SEVERAL_CAPTIONS), names, given)
     data = _undecoded(data, image)
     values = {name: list(data[name]) for name in names}
     rows = PairRows(Path(NAME))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from pmpguard.errors import ConfigError
 from pmpguard.methods.method import Method
@@ -44,6 +46,8 @@ def find_method(name: str) -> type[Method]:
             f"method: unknown method {name!r}",
             fix=f"known: {', '.join(known_methods())}; your own: package.module:Class",
         )
+    if path == name and (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # `mymethods:Mine` may lie in the current folder, as under `python -m`
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

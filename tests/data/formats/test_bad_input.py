@@ -210,6 +210,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(name=st.sampled_from(["karpathy", "nwpu", "pir", "jsonl"]), value=json_values)
 def test_any_json_gives_a_table_or_our_error(

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from pmpguard.detection.evidence.witnesses import neighbour_consensus
 
 

@@ -105,6 +105,7 @@ def test_look_alikes_do_not_collapse_it() -> None:
     assert mean_cosine_after("bicro", epochs=10, warmup_epochs=2, negatives="hardest") > 0.3
 
 
+@pytest.mark.slow
 def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:
     for seed in range(2):
         robust, plain = (learn(name, 0.6, seed, epochs=15) for name in ("bicro", "infonce"))

@@ -139,6 +139,7 @@ def test_look_alikes_do_not_collapse_it() -> None:
     assert mean_cosine_after("l2rm", epochs=8, warmup_epochs=0, iterations=5, negatives="hardest") > 0.3
 
 
+@pytest.mark.slow
 def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:
     for seed in range(2):
         robust, plain = (learn(name, 0.6, seed, epochs=15) for name in ("l2rm", "infonce"))

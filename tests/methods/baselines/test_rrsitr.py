@@ -135,6 +135,7 @@ def test_contract(epoch: int) -> None:
     keeps_the_contract(build_method("rrsitr", warmup_epochs=1), epoch)
 
 
+@pytest.mark.slow
 def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:
     for seed in range(2):
         robust, plain = (learn(name, 0.6, seed, epochs=10) for name in ("rrsitr", "infonce"))

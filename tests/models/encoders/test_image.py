@@ -222,6 +222,7 @@ def test_half_precision_gives_unit_vectors():
     torch.testing.assert_close(vectors.norm(dim=-1), torch.ones(5))
 
 
+@pytest.mark.slow
 def test_the_forward_pass_is_one_graph(encoder):
     """Nothing in it depends on values, so it can be compiled whole and replayed on a GPU."""
     encoder.eval()

@@ -189,6 +189,7 @@ def test_killed_at_any_moment_the_old_or_the_new_version_is_whole(halves, tmp_pa
     assert kills >= 20 and seen == {True, False}
 
 
+@pytest.mark.slow
 def test_killed_during_a_first_build_the_next_one_succeeds(halves, tmp_path):
     kills = 0
     for event in range(1, 40, 3):

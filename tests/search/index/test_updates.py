@@ -79,6 +79,7 @@ def test_new_changed_deleted_and_renamed_images_are_followed(small_search, place
     assert follow(index, images).change.version == change.version  # now in step
 
 
+@pytest.mark.slow
 def test_a_file_that_was_only_touched_is_embedded_again_and_found_as_before(places):
     images, index = places
     before = Searcher.open(index).search(QUERY, 10)
@@ -96,6 +97,7 @@ def test_the_stamp_of_a_file_is_neither_shown_nor_filtered_by(places):
     assert all("file_stamp" not in hit.metadata for hit in searcher.search(QUERY, 10))
 
 
+@pytest.mark.slow
 def test_a_image_that_can_no_longer_be_read_is_forgotten_and_returns_when_repaired(places):
     images, index = places
     path = min(images.iterdir())
@@ -110,6 +112,7 @@ def test_a_image_that_can_no_longer_be_read_is_forgotten_and_returns_when_repair
     assert follow(index, images).change.added == 1
 
 
+@pytest.mark.slow
 def test_images_of_other_folders_stay(small_search, places, tmp_path):
     images, index = places
     other = tmp_path / "other"
@@ -196,6 +199,7 @@ def test_when_no_image_can_be_read_any_more_the_index_is_empty(places):
     assert follow(index, images).change.count == 6
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_the_next_start_brings_the_index_in_step(places, tmp_path):
     images, index = places
     shutil.copytree(index, tmp_path / "start")
