@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pmpguard
 from pmpguard.errors import PmpguardError
@@ -116,8 +116,15 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
     """
     from jsonargparse import ArgumentParser
 
+    from pmpguard.config import renamed_words
+
+    class Parser(ArgumentParser):
+        def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+            """Wrong usage; a former word of a setting is named with its new one."""
+            super().error("\n".join([message, *renamed_words(message)]), ex)
+
     description = (inspect.getdoc(function) or "").partition("\nArgs:")[0]  # options are listed below it
-    parser = ArgumentParser(prog=f"pmpguard {verb}", description=description, allow_abbrev=False)
+    parser = Parser(prog=f"pmpguard {verb}", description=description, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="a YAML file with any of the options below")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_function_arguments(function, as_positional=True, sub_configs=True)
