@@ -64,7 +64,7 @@ def test_every_printed_row_has_a_line_a_rate_and_a_dataset(recipe: Path) -> None
         assert row.dataset.lower() in datasets
         assert row.rate is None or row.rate in grid.rates
     cells = grid_cells(grid)
-    assert len({cell.mark for cell in cells}) == len(cells)
+    assert len({cell.fingerprint for cell in cells}) == len(cells)
     per_dataset = len(grid.methods) * len(grid.rates) * len(grid.seeds)
     assert len(cells) == per_dataset * len(datasets)
     assert all(cell.config.train.settings.get("oracle_diagonal") is None for cell in cells)
@@ -154,7 +154,7 @@ def test_missing_weights_leave_other_lines_alone(world: Path, tmp_path: Path) ->
     ready, missing = command.ready_cells(grid_cells(grid), set())
     assert [cell.line.name for cell in ready] == ["infonce"]
     assert [(each.what, each.runs) for each in missing] == [("weights/georsclip-vit-b-32", 1)]
-    finished = {cell.mark for cell in grid_cells(grid)}
+    finished = {cell.fingerprint for cell in grid_cells(grid)}
     assert len(command.ready_cells(grid_cells(grid), finished)[0]) == 2  # a finished run needs nothing
 
 

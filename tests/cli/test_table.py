@@ -138,7 +138,7 @@ def test_a_missing_dataset_is_explained_unless_nothing_is_left_to_run(
     cell = next(cell for cell in grid_cells(grid) if (cell.line.name, cell.rate) == ("infonce", 0.4))
     assert cli.main(words(workplace, "--rates", "[0.4]", "--seeds", "[0]", "--lines", "[infonce]")) == 0
     row = read_rows(workplace / "rows.jsonl")[0]
-    append_row(rows, command.replace(row, mark=cell.mark))
+    append_row(rows, command.replace(row, fingerprint=cell.fingerprint))
     assert cli.main(words(workplace, *asked)) == 0
 
 

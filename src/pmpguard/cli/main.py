@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import pmpguard
 from pmpguard.errors import PmpguardError
@@ -118,17 +118,18 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
 
     from pmpguard.config import renamed_words
 
-    class Parser(ArgumentParser):
-        def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-            """Wrong usage; a former word of a setting is named with its new one."""
-            super().error("\n".join([message, *renamed_words(message)]), ex)
-
     description = (inspect.getdoc(function) or "").partition("\nArgs:")[0]  # options are listed below it
-    parser = Parser(prog=f"pmpguard {verb}", description=description, allow_abbrev=False)
+    parser = ArgumentParser(prog=f"pmpguard {verb}", description=description, allow_abbrev=False)
     parser.add_argument("--config", action="config", help="a YAML file with any of the options below")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_function_arguments(function, as_positional=True, sub_configs=True)
-    namespace = parser.instantiate(parser.parse_args(arranged(words, function)))
+    refuse = parser.error
+    parser.error = lambda message, ex=None: refuse("\n".join([message, *renamed_words(message)]), ex)
+    options = arranged(words, function)
+    namespace = parser.instantiate(parser.parse_args(options))
+    check = getattr(inspect.getmodule(function), "check_given", None)
+    if check is not None:  # a verb may tell what was given from what is so by default
+        check(namespace, parser.parse_args(options, defaults=False).as_dict())
     parameters = inspect.signature(function).parameters
     first = [namespace[name] for name, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY]
     result = function(*first, **{name: namespace[name] for name in list(parameters)[len(first) :]})

@@ -13,6 +13,7 @@ import yaml
 
 from pmpguard.cli.downloads import missing_dataset, missing_weights
 from pmpguard.config import to_dict
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError, MissingExtraError
 from pmpguard.experiments.grid import Cell, GridConfig, finished_rows, grid_cells, merge, read_grid, run_grid
 from pmpguard.experiments.paper_reference import find_paper_row
@@ -20,7 +21,7 @@ from pmpguard.experiments.plots import plot_mr
 from pmpguard.experiments.render import make_sections, to_csv, to_latex, to_markdown
 from pmpguard.experiments.rows import ResultRow, summarise
 from pmpguard.experiments.run import SCENES
-from pmpguard.files import write_atomic
+from pmpguard.files import require_writable, write_atomic
 from pmpguard.training.distributed import joined_processes
 
 SOME_MISSING = 3  # exit code when data or weights kept some runs from starting
@@ -116,6 +117,9 @@ def table(
     out = Path("tables") / recipe.stem if out is None else out
     if render_only:
         return rendered(grid, chosen_rows(grid), len(cells), out)
+    pick_device(grid.train.device)
+    for folder in (work, out, grid.rows.parent):
+        require_writable(folder)
     ready, missing = ready_cells(cells, set(finished_rows(grid)))
     if not ready:
         raise DataError("nothing can be run", fix=advise(missing))
@@ -146,7 +150,7 @@ def ready_cells(cells: Sequence[Cell], finished: set[str]) -> tuple[list[Cell], 
             if name not in advice:
                 advice[name] = find(name)
         lacking = [name for name in needs if advice[name]]
-        if lacking and cell.mark not in finished:
+        if lacking and cell.fingerprint not in finished:
             waiting.update(lacking)
         else:
             ready.append(cell)
@@ -203,7 +207,7 @@ def with_lines(grid: GridConfig, names: Sequence[str] | None) -> GridConfig:
 def chosen_rows(grid: GridConfig) -> list[ResultRow]:
     """The finished rows of exactly this recipe."""
     finished = finished_rows(grid)
-    return [finished[cell.mark] for cell in grid_cells(grid) if cell.mark in finished]
+    return [finished[cell.fingerprint] for cell in grid_cells(grid) if cell.fingerprint in finished]
 
 
 class Progress:
@@ -213,7 +217,7 @@ class Progress:
         self.before = set(finished_rows(grid))
 
     def __call__(self, number: int, total: int, row: ResultRow) -> None:
-        how = "finished before" if row.mark in self.before else f"{row.seconds:.0f} s"
+        how = "finished before" if row.fingerprint in self.before else f"{row.seconds:.0f} s"
         print(
             f"[{number}/{total}] {row.method}, {row.rate:.0%} mismatched ({row.level}), seed {row.seed}: "
             f"mR {row.metrics['mr']:.2f}, {how}",
