@@ -21,6 +21,7 @@ from pmpguard.config import (
 )
 from pmpguard.errors import ConfigError
 from pmpguard.experiments.grid import GridConfig
+from pmpguard.methods.baselines.bicro import BiCroSettings
 from pmpguard.methods.baselines.vse import VseSettings
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.models.config import RetrieverConfig
@@ -118,6 +119,7 @@ FORMER = [
     (OptimiserConfig, "clip", "max_grad_norm"),
     (OptimiserConfig, "warm_up", "warmup_ratio"),
     (VseSettings, "warm_up", "warmup_epochs"),
+    (BiCroSettings, "warm_up_share", "warmup_share"),
     (TrainConfig, "resident", "cache_images"),
     (TrainConfig, "resident_gb", "cache_images_gb"),
     (TrainConfig, "graphs", "cuda_graphs"),

@@ -35,6 +35,7 @@ RENAMED_SETTINGS: dict[str, tuple[str, ...]] = {
     "smoothing": ("probability_ema",),
     "teach": ("distill_weight",),
     "warm_up": ("warmup_ratio", "warmup_epochs"),
+    "warm_up_share": ("warmup_share",),
 }
 RENAMED_RANKINGS = {
     "S": "awareness",

@@ -166,7 +166,11 @@ def test_tables_are_written_without_matplotlib(
         (["--train.epoch", "3"], 1, "train.epoch: unknown setting"),
         (["--train.model.dims", "3"], 1, "train.model.dims: unknown setting"),
         (["--rates", "[4]"], 1, "rate is 4"),
-        (["--levels", "[image]"], 2, "image"),
+        (["--levels", "[word]"], 2, "word"),
+        (["--train.device", "cude"], 1, "device: 'cude' is none"),
+        (["--train.model.ranking", "gated"], 1, "infonce trains with 'pooled'"),
+        (["--train.optimiser.new_lr", "1"], 1, "new_lr: this setting is called head_lr"),
+        (["--out", __file__], 1, "test_table.py is a file, not a folder"),
         (["--speed", "3"], 2, "speed"),
     ],
 )

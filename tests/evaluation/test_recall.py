@@ -184,7 +184,11 @@ def test_bootstrap_keeps_an_images_captions_together():
     [
         (np.array([[0.0, np.nan], [1.0, 2.0]]), [0, 1], "captions 0..2: 1 values are NaN"),
         (np.zeros((2, 2)), [0, 2], "caption_image row 1: image 2 is not one of the 2"),
-        (np.zeros((2, 2)), [0, 1, 1], r"shape \(2, 2\), but caption_image names 3 captions\nFix: captions are rows"),
+        (
+            np.zeros((2, 2)),
+            [0, 1, 1],
+            r"shape \(2, 2\), but caption_image names 3 captions\nFix: captions are rows",
+        ),
         (np.zeros((3, 2)), [0, 1], r"shape \(3, 2\), but caption_image names 2 captions"),
         (np.zeros((2, 2)), [0.0, 1.0], "float64 values\nFix: give numbers of images"),
         (np.zeros((0, 2)), [], "at least one caption"),

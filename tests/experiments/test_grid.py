@@ -71,7 +71,9 @@ def test_cells_are_the_product_seed_by_seed(tmp_path: Path) -> None:
 
 
 def test_a_line_may_have_its_own_rates_and_training(tmp_path: Path) -> None:
-    own = GridMethod("slow", method="infonce", train={"epochs": 5, "optimiser": {"max_grad_norm": 2.0}}, rates=(0.4,))
+    own = GridMethod(
+        "slow", method="infonce", train={"epochs": 5, "optimiser": {"max_grad_norm": 2.0}}, rates=(0.4,)
+    )
     grid = small_grid(tmp_path, methods=(GridMethod("infonce"), own))
     assert [cell.line.name for cell in grid_cells(grid)] == ["infonce", "infonce", "slow"]
     train = cell_config(grid, own, "caption", 0.4, 0).train
@@ -139,9 +141,7 @@ def test_an_interrupted_grid_continues_inside_the_run(
         assert {**left.metrics, **dict.fromkeys(varying, 0)} == {**right.metrics, **dict.fromkeys(varying, 0)}
 
 
-def test_rows_carry_every_setting_and_their_fingerprint(
-    tmp_path: Path, runs: list[ExperimentConfig]
-) -> None:
+def test_rows_carry_every_setting_and_their_fingerprint(tmp_path: Path, runs: list[ExperimentConfig]) -> None:
     grid = small_grid(tmp_path, rates=(0.4,))
     rows = run_grid(grid, tmp_path / "work")
     for row, cell in zip(read_rows(grid.rows), grid_cells(grid), strict=True):
@@ -173,7 +173,9 @@ def test_what_the_method_decides_is_refused_elsewhere_in_a_recipe(tmp_path: Path
         + (f"train: {model}\n" if place == "recipe" else "")
     )
     changes = {"train": {"model": {"ranking": "awareness"}}} if place == "option" else {}
-    with pytest.raises(ConfigError, match=r"train\.model\.ranking: 'awareness' .* infonce trains with 'pooled'"):
+    with pytest.raises(
+        ConfigError, match=r"train\.model\.ranking: 'awareness' .* infonce trains with 'pooled'"
+    ):
         read_grid(recipe, changes)
 
 

@@ -57,8 +57,16 @@ def test_a_resolved_config_resolves_to_itself(method: str) -> None:
 @pytest.mark.parametrize(
     ("method", "model", "message"),
     [
-        ("pmpguard", {"ranking": "pooled"}, "ranking: 'pooled' .*'pooled\\+awareness'\nFix: .*settings.ranking$"),
-        ("pmpguard", {"cross_gated": CrossGatedConfig(attention_scale=2.0)}, r"settings\.(cga|attention_scale)$"),
+        (
+            "pmpguard",
+            {"ranking": "pooled"},
+            "ranking: 'pooled' .*'pooled\\+awareness'\nFix: .*settings.ranking$",
+        ),
+        (
+            "pmpguard",
+            {"cross_gated": CrossGatedConfig(attention_scale=2.0)},
+            r"settings\.(cga|attention_scale)$",
+        ),
         ("infonce", {"ranking": "awareness+gated"}, "infonce trains with 'pooled'\nFix: remove it$"),
         ("pir", {"head": HeadConfig("pir", scenes=3)}, "head.scenes: 3 .*\nFix: .*settings.classes$"),
         ("swan", {"stages": False}, "stages: False .*\nFix: .*settings.stages$"),
@@ -80,10 +88,14 @@ def test_a_given_default_is_told_from_one_that_is_so_by_default() -> None:
     resolve(TrainConfig(method="infonce"))
     with pytest.raises(ConfigError, match="'awareness' is given, but infonce trains with 'pooled'"):
         resolve(TrainConfig(method="infonce"), {"ranking": "awareness"})
-    resolve(TrainConfig(method="infonce"), {"ranking": "pooled", "dim": 512, "text_options": {"frozen": False}})
+    resolve(
+        TrainConfig(method="infonce"), {"ranking": "pooled", "dim": 512, "text_options": {"frozen": False}}
+    )
 
 
 def test_a_ranking_without_its_score_is_refused() -> None:
     settings = {"pnaa": False, "ranking": "pooled+awareness"}
-    with pytest.raises(ConfigError, match=r"settings\.ranking: .*\nFix: remove it, the model ranks by 'pooled'"):
+    with pytest.raises(
+        ConfigError, match=r"settings\.ranking: .*\nFix: remove it, the model ranks by 'pooled'"
+    ):
         resolve(TrainConfig(settings=settings))

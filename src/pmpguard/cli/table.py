@@ -94,7 +94,7 @@ def table(
         recipe: a YAML file that says what is compared; the options below replace its settings.
         work: folder for unfinished runs.
         out: folder of the tables, by default tables/NAME-OF-THE-RECIPE.
-        render_only: run nothing, render the finished rows.
+        render_only: run nothing, render the recorded rows, those of other settings too, with a word on them.
         keep_models: keep each run's folder with its model and metrics.
         lines: only these lines of the recipe.
         rates: mismatch rates.
@@ -116,7 +116,8 @@ def table(
     cells = grid_cells(grid)
     out = Path("tables") / recipe.stem if out is None else out
     if render_only:
-        return rendered(grid, chosen_rows(grid), len(cells), out)
+        rows = recorded_rows(grid, cells)
+        return rendered(grid, rows, len(cells), out)
     pick_device(grid.train.device)
     for folder in (work, out, grid.rows.parent):
         require_writable(folder)
@@ -210,6 +211,17 @@ def chosen_rows(grid: GridConfig) -> list[ResultRow]:
     return [finished[cell.fingerprint] for cell in grid_cells(grid) if cell.fingerprint in finished]
 
 
+def recorded_rows(grid: GridConfig, cells: Sequence[Cell]) -> list[ResultRow]:
+    """For every cell its row, or the last of the same line, noise and seed recorded with other settings."""
+    exact = finished_rows(grid)
+    alike = {(row.method, row.level, row.rate, row.seed): row for row in exact.values()}
+    found = [
+        exact.get(cell.fingerprint) or alike.get((cell.line.name, cell.level, cell.rate, cell.seed))
+        for cell in cells
+    ]
+    return [row for row in found if row is not None]
+
+
 class Progress:
     """Says on stderr how each run of a grid went, or that it was finished before."""
 
@@ -252,6 +264,13 @@ def rendered(
         write_atomic(out / name, text)
     files = [out / name for name in texts]
     notes = [] if len(rows) == runs else [f"{runs - len(rows)} of {runs} runs are missing"]
+    now = {cell.fingerprint for cell in grid_cells(grid)}
+    others = sum(row.fingerprint not in now for row in rows)
+    if others:
+        notes.append(
+            f"{others} of {len(rows)} rows were recorded with other settings than the recipe has now, or with "
+            "settings of which not all are known"
+        )
     try:
         plot_mr(summaries, out / "mr.png", grid.paper_table, *(printed.values() if len(printed) == 1 else ()))
         files.append(out / "mr.png")

@@ -252,7 +252,9 @@ def _checked_captions(caption_image: npt.ArrayLike | Tensor, image_count: int) -
     """(captions,) int64: every caption's image, one of `image_count`."""
     given = caption_image.cpu().numpy() if isinstance(caption_image, Tensor) else np.asarray(caption_image)
     if len(given) and not np.issubdtype(given.dtype, np.integer):
-        raise DataError(f"caption_image holds {given.dtype} values", fix="give numbers of images, as integers")
+        raise DataError(
+            f"caption_image holds {given.dtype} values", fix="give numbers of images, as integers"
+        )
     image_of = given.astype(np.int64)
     if image_of.ndim != 1 or not len(image_of) or not image_count:
         raise DataError(

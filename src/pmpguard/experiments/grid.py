@@ -69,7 +69,7 @@ class GridConfig:
         levels: of the noise.
         seeds: of noise and training.
         train: settings shared by all lines.
-        rows: file that collects the rows.
+        rows: file that collects the rows, by default benchmarks/results/NAME-OF-THE-RECIPE.jsonl.
         paper_table: number of the paper's table to show beside.
         paper_dataset: its dataset, where it has none of the name of ours.
         hold_out: images kept from training, for datasets without splits of their own.
@@ -112,17 +112,26 @@ class Cell:
         return row_fingerprint(self.line.name, deciding_settings(self.config))
 
 
-def read_grid(path: Path, changes: dict[str, Any] | None = None) -> GridConfig:
+def recipe_path(recipe: Path) -> Path:
+    """The file of a recipe: itself, or by its name the one that comes with the package."""
+    own = Path(__file__).parent / "recipes" / f"{recipe}.yaml"
+    return own if len(recipe.parts) == 1 and own.exists() and not recipe.is_file() else recipe
+
+
+def read_grid(recipe: Path, changes: dict[str, Any] | None = None) -> GridConfig:
     """A recipe from a YAML file, with some of its settings replaced; unknown settings are errors."""
+    path = recipe_path(recipe)
     try:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such recipe", fix="give the path of a YAML file") from error
+        known = ", ".join(sorted(file.stem for file in (Path(__file__).parent / "recipes").glob("*.yaml")))
+        raise ConfigError(f"{path}: no such recipe", fix=f"give a YAML file or one of {known}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML ({error})") from error
     if not isinstance(plain, dict):
         raise ConfigError(f"{path}: a recipe is a mapping of settings, this is {type(plain).__name__}")
     changes = changes or {}
+    plain.setdefault("rows", f"benchmarks/results/{path.stem}.jsonl")
     if "dataset" in changes:  # one that was asked for stands in for all of the recipe's
         plain.pop("datasets", None)
     merged = merge(plain, changes)
