@@ -1,7 +1,7 @@
 """Does PMPGuard beat plain InfoNCE on the synthetic scenes, whatever the seed?
 
-The demo's two trainings for several seeds and mismatch rates. Rows of the same settings are skipped, so an interrupted
-run goes on; rows are collected in benchmarks/results/demo_seeds.jsonl.
+The demo's two trainings for several seeds and mismatch rates. Rows of the same settings are skipped, so an
+interrupted run goes on; rows are collected in benchmarks/results/demo_seeds.jsonl.
 
     python benchmarks/demo_seeds.py [--seeds 0 1 2 3 4] [--rates 0.4 0.8]
 """

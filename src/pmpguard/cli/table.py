@@ -94,7 +94,7 @@ def table(
         recipe: a YAML file that says what is compared; the options below replace its settings.
         work: folder for unfinished runs.
         out: folder of the tables, by default tables/NAME-OF-THE-RECIPE.
-        render_only: run nothing, render the recorded rows, those of other settings too, with a word on them.
+        render_only: run nothing, render the recorded rows, those of other settings included.
         keep_models: keep each run's folder with its model and metrics.
         lines: only these lines of the recipe.
         rates: mismatch rates.
@@ -116,8 +116,7 @@ def table(
     cells = grid_cells(grid)
     out = Path("tables") / recipe.stem if out is None else out
     if render_only:
-        rows = recorded_rows(grid, cells)
-        return rendered(grid, rows, len(cells), out)
+        return rendered(grid, recorded_rows(grid, cells), len(cells), out)
     pick_device(grid.train.device)
     for folder in (work, out, grid.rows.parent):
         require_writable(folder)
