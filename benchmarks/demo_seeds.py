@@ -1,7 +1,7 @@
 """Does PMPGuard beat plain InfoNCE on the synthetic scenes, whatever the seed?
 
-The demo's two trainings for several seeds and mismatch rates. Finished rows are skipped, so an interrupted
-run goes on; rows are collected in benchmarks/results/demo_seeds.jsonl.
+The demo's two trainings for several seeds and mismatch rates. Rows of the same settings are skipped, so an
+interrupted run goes on; rows are collected in benchmarks/results/demo_seeds.jsonl.
 
     python benchmarks/demo_seeds.py [--seeds 0 1 2 3 4] [--rates 0.4 0.8]
 """
@@ -14,24 +14,30 @@ from dataclasses import replace
 from pathlib import Path
 
 from pmpguard.cli.demo import METHODS, SETTINGS, demo_config
-from pmpguard.experiments.rows import append_row, read_rows, summarise
-from pmpguard.experiments.run import PreparedDataset, prepare_dataset, run_experiment
+from pmpguard.experiments.rows import append_row, read_rows, row_fingerprint, summarise
+from pmpguard.experiments.run import (
+    PreparedDataset,
+    deciding_settings,
+    prepare_dataset,
+    resolve_experiment,
+    run_experiment,
+)
 
 ROWS = Path(__file__).parent / "results" / "demo_seeds.jsonl"
 
 
 def main(seeds: list[int], rates: list[float]) -> None:
-    done = {(row.method, row.rate, row.seed) for row in read_rows(ROWS)} if ROWS.exists() else set()
+    done = {row.fingerprint for row in read_rows(ROWS)} if ROWS.exists() else set()
     data: PreparedDataset | None = None
     for seed in seeds:
         for rate in rates:
             for method in METHODS:
-                if (method, rate, seed) in done:
-                    continue
                 base = demo_config(scenes=1000, rate=rate, seed=seed, epochs=10, encoders="light")
                 settings = SETTINGS.get(method, {})
                 train = replace(base.train, method=method, settings=settings, checkpoint_every=-1)
-                config = replace(base, train=train)
+                config = resolve_experiment(replace(base, train=train))
+                if row_fingerprint(method, deciding_settings(config)) in done:
+                    continue
                 data = data or prepare_dataset(config)
                 with tempfile.TemporaryDirectory() as folder:
                     row = run_experiment(config, Path(folder), data).row

@@ -26,11 +26,18 @@ import numpy as np
 import torch
 import yaml
 
-from pmpguard.config import fingerprint, to_dict
 from pmpguard.device import pick_device
 from pmpguard.evaluation.evaluate import encode_gallery, evaluate_scores
 from pmpguard.experiments.grid import GridConfig, cell_config, merge, read_grid
-from pmpguard.experiments.run import PreparedDataset, method_detection, oracle_data, prepare_dataset
+from pmpguard.experiments.rows import row_fingerprint
+from pmpguard.experiments.run import (
+    ExperimentConfig,
+    PreparedDataset,
+    deciding_settings,
+    method_detection,
+    oracle_data,
+    prepare_dataset,
+)
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.distillation import SECOND, train_with_distillation
 from pmpguard.training.loop import TrainingData
@@ -40,8 +47,8 @@ ROWS = Path(__file__).parent / "results" / "explore.jsonl"
 SPLITS = ("train", "val")
 
 
-def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: PreparedDataset) -> dict[str, Any]:
-    """Train one variation and measure it on validation by every ranking its model has."""
+def varied(grid: GridConfig, line: str, variation: dict[str, Any]) -> ExperimentConfig:
+    """The run of one variation, with every setting."""
     chosen = next(each for each in grid.methods if each.name == line)
     chosen = replace(
         chosen,
@@ -50,13 +57,19 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
         oracle=variation.get("oracle", chosen.oracle),
     )
     rate, level, seed = (variation.get(key, usual) for key, usual in USUAL.items())
-    config = cell_config(grid, chosen, level, rate, seed).train
+    return cell_config(grid, chosen, level, rate, seed)
+
+
+def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: PreparedDataset) -> dict[str, Any]:
+    """Train one variation and measure it on validation by every ranking its model has."""
+    experiment = varied(grid, line, variation)
+    config, noise = experiment.train, experiment.noise
     device = pick_device(config.device)
-    corruption = corrupt_pairs(data.table, rate, seed, level)
+    corruption = corrupt_pairs(data.table, noise.rate, config.seed, noise.level)
     is_noisy = corruption.is_noisy[np.array(data.table.column("split")) == "train"]
     table, pixels = corruption.table.split("train"), data.images["train"]
     known = None
-    if chosen.oracle:
+    if experiment.oracle:
         table, pixels, known = oracle_data(config.method, table, pixels, is_noisy, device)
     wrong_shares: list[float] = []
 
@@ -69,7 +82,7 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
             config,
             TrainingData(table, pixels, data.gallery("val"), data.table.fingerprint, known=known),
             Path(folder),
-            observe=None if chosen.oracle else observe,
+            observe=None if experiment.oracle else observe,
         )
         runs = [path for path in (Path(folder), Path(folder) / SECOND) if path.is_dir()]
         texts = [(path / "metrics.jsonl").read_text().splitlines() for path in runs]
@@ -84,7 +97,7 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
         for name in rankings
     }
     # by the model that is kept
-    flagged = None if chosen.oracle else method_detection(trained.method, is_noisy)
+    flagged = None if experiment.oracle else method_detection(trained.method, is_noisy)
     return {
         "val_mr": trained.best_mr,
         "best_epoch": trained.best_epoch,
@@ -117,18 +130,22 @@ def main() -> None:
     grid = read_grid(options.recipe, {"dataset": options.dataset} if options.dataset else {})
     done = set()
     if options.rows.exists():
-        done = {json.loads(line)["mark"] for line in options.rows.read_text().splitlines()}
+        done = {json.loads(line)["fingerprint"] for line in options.rows.read_text().splitlines()}
     data: PreparedDataset | None = None
     for variation in yaml.safe_load(options.variations.read_text()):
         line = variation.get("line", options.line)
-        mark = fingerprint([to_dict(grid.train), line, {**USUAL, **variation}])
-        if mark in done or time.perf_counter() - started > options.seconds:
+        settings = deciding_settings(varied(grid, line, variation))
+        identity = row_fingerprint(f"{line}, {variation['name']}", settings)
+        if identity in done or time.perf_counter() - started > options.seconds:
             continue
         if data is None:
             data = prepare_dataset(cell_config(grid, grid.methods[0], "caption", 0.0, 0), SPLITS)
         began = time.perf_counter()
-        row = {"mark": mark, "line": line, **USUAL, **variation, **explore(grid, line, variation, data)}
+        row = {"line": line, **USUAL, **variation, **explore(grid, line, variation, data)}
         row |= {
+            "settings": settings,
+            "settings_known": "all",
+            "fingerprint": identity,
             "seconds": round(time.perf_counter() - began, 1),
             "commit": current_commit(),
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

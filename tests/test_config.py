@@ -10,8 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmpguard.config import fingerprint, first_difference, from_dict, to_dict
+from pmpguard.config import (
+    RENAMED_RANKINGS,
+    RENAMED_SETTINGS,
+    fingerprint,
+    first_difference,
+    from_dict,
+    renamed_words,
+    to_dict,
+)
 from pmpguard.errors import ConfigError
+from pmpguard.experiments.grid import GridConfig
+from pmpguard.methods.baselines.bicro import BiCroSettings
+from pmpguard.methods.baselines.vse import VseSettings
+from pmpguard.methods.pmpguard_settings import PmpGuardSettings
+from pmpguard.models.config import RetrieverConfig
+from pmpguard.training.config import OptimiserConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -96,6 +110,58 @@ def test_wrong_settings_are_named(change, message):
     with pytest.raises(ConfigError) as flagged:
         from_dict(Outer, {"count": 1, **change})
     assert str(flagged.value).startswith(message)
+
+
+FORMER = [
+    (RetrieverConfig, "max_words", "max_tokens"),
+    (OptimiserConfig, "new_lr", "head_lr"),
+    (OptimiserConfig, "accumulate", "grad_accumulation"),
+    (OptimiserConfig, "clip", "max_grad_norm"),
+    (OptimiserConfig, "warm_up", "warmup_ratio"),
+    (VseSettings, "warm_up", "warmup_epochs"),
+    (BiCroSettings, "warm_up_share", "warmup_share"),
+    (TrainConfig, "resident", "cache_images"),
+    (TrainConfig, "resident_gb", "cache_images_gb"),
+    (TrainConfig, "graphs", "cuda_graphs"),
+    (PmpGuardSettings, "warm_up", "warmup_epochs"),
+    (PmpGuardSettings, "release_at", "calibration_epochs"),
+    (PmpGuardSettings, "catch_from", "detect_from_epoch"),
+    (PmpGuardSettings, "passes", "clean_oversampling"),
+    (PmpGuardSettings, "smoothing", "probability_ema"),
+    (PmpGuardSettings, "rematch_least", "rematch_min_probability"),
+    (PmpGuardSettings, "first_rounds", "detection_rounds"),
+    (PmpGuardSettings, "second_from", "distill_above_rate"),
+    (PmpGuardSettings, "teach", "distill_weight"),
+    (GridConfig, "printed_table", "paper_table"),
+    (GridConfig, "printed_dataset", "paper_dataset"),
+]
+
+
+@pytest.mark.parametrize(("kind", "former", "word"), FORMER)
+def test_a_former_word_of_a_setting_is_refused_with_its_new_one(kind, former, word):
+    with pytest.raises(
+        ConfigError, match=rf"^config\.{former}: this setting is called {word}\nFix: write {word}"
+    ):
+        from_dict(kind, {former: 1})
+    assert word in renamed_words(f"unrecognized arguments: --train.{former} 1")[0]
+
+
+def test_every_renamed_setting_has_its_case():
+    assert {former for _, former, _ in FORMER} == set(RENAMED_SETTINGS)
+    assert {(former, word) for _, former, word in FORMER} == {
+        (former, word) for former, words in RENAMED_SETTINGS.items() for word in words
+    }
+
+
+@pytest.mark.parametrize(("former", "word"), RENAMED_RANKINGS.items())
+def test_a_former_ranking_is_refused_with_its_new_word(former, word):
+    for kind in (RetrieverConfig, PmpGuardSettings):
+        with pytest.raises(ConfigError) as refused:
+            from_dict(kind, {"ranking": former})
+        assert str(refused.value) == f"config.ranking: {former!r} is called {word!r}\nFix: write {word}"
+    told = f'Parser key "train.model.ranking":\n  Expected a Literal. Got value: {former}'
+    assert renamed_words(told) == [f"{former} is called {word}"]
+    assert renamed_words(f'Parser key "name": Got value: {former}') == []
 
 
 def test_a_missing_setting_is_named():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from math import sqrt
 from pathlib import Path
 from statistics import mean, variance
@@ -10,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from pmpguard.config import RENAMED_RANKINGS, RENAMED_SETTINGS
 from pmpguard.experiments.paper_reference import find_paper_row
+from pmpguard.experiments.rows import read_rows, row_fingerprint
 from pmpguard.methods.registry import find_method
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -28,6 +31,40 @@ def test_every_row_names_its_commit_and_machine(path: Path) -> None:
         commit = str(row["commit"]).removesuffix("-dirty")  # said openly where changes were not committed yet
         assert len(commit) >= 7 and set(commit) <= set("0123456789abcdef"), commit
         assert row.get("hardware") or row.get("machine")
+
+
+TABLES = [
+    path
+    for path in FILES
+    if path.suffix == ".jsonl" and "explore" not in path.name and "backbone" not in path.name
+]
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_every_row_of_a_table_carries_its_settings_and_their_fingerprint(path: Path) -> None:
+    for row in read_rows(path):
+        assert row.fingerprint == row_fingerprint(row.method, row.settings)
+        assert (row.settings["noise"]["rate"], row.settings["train"]["seed"]) == (row.rate, row.seed)
+        if row.settings_known == "all":
+            train = row.settings["train"]
+            assert f"{train['model']['vision']}+{train['model']['text']}" == row.encoder
+            assert row.settings["noise"]["level"] == row.level and row.settings["dataset"] in row.dataset
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.suffix == ".jsonl"], ids=lambda path: path.name
+)
+def test_rows_are_written_in_the_words_of_today(path: Path) -> None:
+    def words(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            yield from value
+            for inner in value.values():
+                yield from words(inner)
+
+    former = set(RENAMED_SETTINGS) | set(RENAMED_RANKINGS) | {f"mr[{name}]" for name in RENAMED_RANKINGS}
+    for row in rows_of(path):
+        found = set(words(row))
+        assert not found & former and not any(name.startswith("catch_") for name in found)
 
 
 def test_wrong_captions_are_found_better_than_by_what_is_usual_at_every_rate() -> None:
@@ -134,13 +171,11 @@ def test_whole_exchanged_images_are_caught_on_rsicd() -> None:
             assert each["detection_auroc"] > auroc and abs(each["detection_estimated_rate"] - rate) < off
 
 
-@pytest.mark.parametrize("name,wrong", [("ucm", 35), ("rsicd", 12)])
-def test_of_the_most_suspicious_pairs_as_published_as_many_are_wrong_as_the_documents_say(
-    name: str, wrong: int
-) -> None:
+@pytest.mark.parametrize("name", ["ucm", "rsicd"])
+def test_the_reading_of_the_most_suspicious_pairs_is_counted_right(name: str) -> None:
     (found,) = rows_of(RESULTS / f"audit_natural_{name}.json")
     read = [pair["verdict"] for pair in found["most_suspicious"]]
-    assert len(read) == 50 and read.count("wrong") == found["reading"]["wrong"] == wrong
+    assert len(read) == 50 and read.count("wrong") == found["reading"]["wrong"]
 
 
 def test_kernels_reach_what_the_documents_say() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import types
 import typing
 from pathlib import Path
@@ -13,6 +14,35 @@ from typing import Any, TypeVar, cast
 from pmpguard.errors import ConfigError
 
 T = TypeVar("T")
+
+# Former words of settings and the words for them; the one that a place knows is meant.
+RENAMED_SETTINGS: dict[str, tuple[str, ...]] = {
+    "accumulate": ("grad_accumulation",),
+    "catch_from": ("detect_from_epoch",),
+    "clip": ("max_grad_norm",),
+    "first_rounds": ("detection_rounds",),
+    "graphs": ("cuda_graphs",),
+    "max_words": ("max_tokens",),
+    "new_lr": ("head_lr",),
+    "passes": ("clean_oversampling",),
+    "printed_dataset": ("paper_dataset",),
+    "printed_table": ("paper_table",),
+    "release_at": ("calibration_epochs",),
+    "rematch_least": ("rematch_min_probability",),
+    "resident": ("cache_images",),
+    "resident_gb": ("cache_images_gb",),
+    "second_from": ("distill_above_rate",),
+    "smoothing": ("probability_ema",),
+    "teach": ("distill_weight",),
+    "warm_up": ("warmup_ratio", "warmup_epochs"),
+    "warm_up_share": ("warmup_share",),
+}
+RENAMED_RANKINGS = {
+    "S": "awareness",
+    "S+z": "awareness+gated",
+    "pooled+S": "pooled+awareness",
+    "z": "gated",
+}
 
 
 def to_dict(value: Any) -> Any:
@@ -44,6 +74,9 @@ def from_dict(kind: type[T], values: Any, where: str = "config") -> T:
     known = {field.name for field in dataclasses.fields(cast(Any, kind)) if field.init}
     for key in values:
         if key not in known:
+            new = next((word for word in RENAMED_SETTINGS.get(key, ()) if word in known), None)
+            if new is not None:
+                raise ConfigError(f"{where}.{key}: this setting is called {new}", fix=f"write {new}")
             raise ConfigError(
                 f"{where}.{key}: unknown setting", fix=f"known settings here: {', '.join(sorted(known))}"
             )
@@ -63,6 +96,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return value if isinstance(value, hint) else from_dict(hint, value, where)
     if origin is typing.Literal:
         if value not in arguments:
+            new = RENAMED_RANKINGS.get(value) if isinstance(value, str) else None
+            if new in arguments:
+                raise ConfigError(f"{where}: {value!r} is called {new!r}", fix=f"write {new}")
             raise ConfigError(f"{where}: {value!r} is not one of {', '.join(map(repr, arguments))}")
         return value
     if origin in (typing.Union, types.UnionType):
@@ -95,6 +131,24 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and (not isinstance(value, hint) or (hint is int and isinstance(value, bool))):
         raise ConfigError(f"{where}: expected {hint.__name__}, got {value!r}")
     return value
+
+
+def renamed_words(message: str) -> list[str]:
+    """What a message of the command line's parser calls by a former word, with the word for it.
+
+    >>> renamed_words("unrecognized arguments: --train.optimiser.new_lr 1")
+    ['new_lr is called head_lr']
+    >>> renamed_words("Group 'train' does not accept option 'model.max_words'")
+    ['max_words is called max_tokens']
+    """
+    keys = [name.rpartition(".")[2] for name in re.findall(r"(?:--|option ')([\w.]+)", message)]
+    words = [
+        f"{key} is called {' or '.join(RENAMED_SETTINGS[key])}" for key in keys if key in RENAMED_SETTINGS
+    ]
+    value = re.search(r"Got value: (\S+)", message)
+    if value is not None and value[1] in RENAMED_RANKINGS and "ranking" in message:
+        words.append(f"{value[1]} is called {RENAMED_RANKINGS[value[1]]}")
+    return words
 
 
 def fingerprint(value: Any) -> str:

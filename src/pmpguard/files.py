@@ -68,6 +68,15 @@ def atomic_output(path: Path) -> Iterator[BinaryIO]:
     sync(path.parent)
 
 
+def require_writable(folder: Path) -> None:
+    """Stop when files cannot be written into `folder`, which need not be there yet."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise PmpguardError(f"{folder}: {there} is a file, not a folder", fix="choose another folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise PmpguardError(f"{folder}: {there} cannot be written to", fix="choose another folder")
+
+
 def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True) + "\n")
 

@@ -8,19 +8,23 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import pmpguard
 from pmpguard.cli import main as cli
 from pmpguard.cli import table as command
+from pmpguard.config import to_dict
 from pmpguard.errors import ConfigError
 from pmpguard.evaluation.recall import recall_names
 from pmpguard.experiments import downloads
 from pmpguard.experiments.downloads import missing_dataset, missing_weights
-from pmpguard.experiments.grid import grid_cells, read_grid
+from pmpguard.experiments.grid import GridConfig, grid_cells, read_grid
 from pmpguard.experiments.paper_reference import paper_rows
 from pmpguard.experiments.render import same_method
 from pmpguard.experiments.rows import ResultRow, read_rows
+from pmpguard.methods.registry import find_method
 from pmpguard.synthetic.scenes import synthetic_scenes, write_world
+from pmpguard.training.config import TrainConfig
 
 FOLDER = Path(pmpguard.__file__).parent / "experiments" / "recipes"
 TABLES = sorted(FOLDER.glob("table?.yaml"))
@@ -64,10 +68,37 @@ def test_every_printed_row_has_a_line_a_rate_and_a_dataset(recipe: Path) -> None
         assert row.dataset.lower() in datasets
         assert row.rate is None or row.rate in grid.rates
     cells = grid_cells(grid)
-    assert len({cell.mark for cell in cells}) == len(cells)
+    assert len({cell.fingerprint for cell in cells}) == len(cells)
     per_dataset = len(grid.methods) * len(grid.rates) * len(grid.seeds)
     assert len(cells) == per_dataset * len(datasets)
-    assert all(cell.config.train.settings.get("oracle_diagonal") is None for cell in cells)
+    assert not any(cell.config.train.settings.get("oracle_diagonal") for cell in cells)
+
+
+@pytest.mark.parametrize("recipe", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_recipe_repeats_no_default_and_has_rows_of_its_own(recipe: Path) -> None:
+    plain = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+    axes = ("title", "methods", "rates", "seeds", "train")  # what is compared is said whatever is usual
+    usual = {**to_dict(GridConfig()), "train": to_dict(TrainConfig())}
+
+    def repeated(given: dict[str, Any], default: dict[str, Any], where: str) -> list[str]:
+        found = []
+        for key, value in given.items():
+            if isinstance(value, dict) and isinstance(default.get(key), dict):
+                found += repeated(value, default[key], f"{where}.{key}")
+            elif key in default and default[key] == value:
+                found.append(f"{where}.{key}")
+        return found
+
+    assert repeated({key: value for key, value in plain.items() if key not in axes}, usual, "") == []
+    stated = {
+        f"train.{name}" for name in ("epochs", "batch_size", "model.vision", "model.text", "model.image_size")
+    }
+    assert set(repeated(plain["train"], usual["train"], "train")) <= stated  # what a reader asks first
+    for line in plain["methods"]:
+        kind = find_method(line.get("method", line["name"]))
+        default = to_dict(kind.read_settings(line.get("preset", "recommended"), {}))
+        assert repeated(line.get("settings", {}), default, line["name"]) == []
+    assert read_grid(Path(recipe.stem)).rows == Path(f"benchmarks/results/{recipe.stem}.jsonl")
 
 
 def test_the_tables_train_as_published() -> None:
@@ -155,7 +186,7 @@ def test_missing_weights_leave_other_lines_alone(world: Path, tmp_path: Path) ->
     ready, missing = command.ready_cells(grid_cells(grid), set())
     assert [cell.line.name for cell in ready] == ["infonce"]
     assert [(each.what, each.runs) for each in missing] == [("weights/georsclip-vit-b-32", 1)]
-    finished = {cell.mark for cell in grid_cells(grid)}
+    finished = {cell.fingerprint for cell in grid_cells(grid)}
     assert len(command.ready_cells(grid_cells(grid), finished)[0]) == 2  # a finished run needs nothing
 
 

@@ -138,7 +138,7 @@ def test_a_missing_dataset_is_explained_unless_nothing_is_left_to_run(
     cell = next(cell for cell in grid_cells(grid) if (cell.line.name, cell.rate) == ("infonce", 0.4))
     assert cli.main(words(workplace, "--rates", "[0.4]", "--seeds", "[0]", "--lines", "[infonce]")) == 0
     row = read_rows(workplace / "rows.jsonl")[0]
-    append_row(rows, command.replace(row, mark=cell.mark))
+    append_row(rows, command.replace(row, fingerprint=cell.fingerprint))
     assert cli.main(words(workplace, *asked)) == 0
 
 
@@ -167,6 +167,10 @@ def test_tables_are_written_without_matplotlib(
         (["--train.model.dims", "3"], 1, "train.model.dims: unknown setting"),
         (["--rates", "[4]"], 1, "rate is 4"),
         (["--levels", "[word]"], 2, "word"),
+        (["--train.device", "cude"], 1, "device: 'cude' is none"),
+        (["--train.model.ranking", "gated"], 1, "infonce trains with 'pooled'"),
+        (["--train.optimiser.new_lr", "1"], 1, "new_lr: this setting is called head_lr"),
+        (["--out", __file__], 1, "test_table.py is a file, not a folder"),
         (["--speed", "3"], 2, "speed"),
     ],
 )

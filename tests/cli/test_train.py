@@ -14,6 +14,7 @@ from pmpguard.cli import train as command
 from pmpguard.cli.main import main
 from pmpguard.data.formats import read_pairs
 from pmpguard.evaluation.detection import RematchPrecision
+from pmpguard.experiments import run as experiment
 from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 from pmpguard.training.interrupt import Interrupted
 
@@ -89,6 +90,55 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(
     assert "config.seed: 0 then, 3 now" in capsys.readouterr().err
     assert main(train_words(trained, world, "--noise.level", "image")) == 1
     assert "noise: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--train.method", "pmpgard"], "method: unknown method 'pmpgard'"),
+        (
+            ["--train.model.ranking", "pooled"],
+            "ranking: 'pooled' is given, but pmpguard trains with 'awareness'",
+        ),
+        (["--train.model.cross_gated.use", "false"], "\nFix: remove it, or set train.settings.cga"),
+        (["--train.device", "cuda:99"], "device: 'cuda:99' is not on this machine"),
+        (["--train.settings.passes", "2"], "settings.passes: this setting is called clean_oversampling"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_any_data_is_read(
+    more: list[str],
+    message: str,
+    tmp_path: Path,
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def read(*_: Any) -> None:
+        raise AssertionError("data was read")
+
+    monkeypatch.setattr(experiment, "read_pairs", read)
+    assert main(train_words(tmp_path / "run", world, *more)) == 1
+    assert message in capsys.readouterr().err and not (tmp_path / "run").exists()
+    (tmp_path / "file").write_text("")
+    assert main(train_words(tmp_path / "file" / "run", world)) == 1
+    assert "file is a file, not a folder" in capsys.readouterr().err
+
+
+def test_a_model_setting_given_its_default_is_told_from_one_that_is_not_given(
+    tmp_path: Path, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", str(tmp_path), "--dataset", str(world), "--train.method", "infonce"]
+    assert main([*words, "--train.model.ranking", "awareness"]) == 1
+    assert (
+        "train.model.ranking: 'awareness' is given, but infonce trains with 'pooled'"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_former_option_is_refused_with_its_new_word(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "run", "--train.model.max_words", "30"])
+    assert "max_words is called max_tokens" in capsys.readouterr().err
 
 
 def evaluate(*words: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

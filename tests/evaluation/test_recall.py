@@ -185,10 +185,15 @@ def test_bootstrap_keeps_an_images_captions_together():
     [
         (np.array([[0.0, np.nan], [1.0, 2.0]]), [0, 1], "captions 0..2: 1 values are NaN"),
         (np.zeros((2, 2)), [0, 2], "caption_image row 1: image 2 is not one of the 2"),
-        (np.zeros((2, 2)), [0, 1, 1], "scores hold 2 captions but caption_image names 3"),
-        (np.zeros((3, 2)), [0, 1], "expected 2 columns and 2 rows"),
+        (
+            np.zeros((2, 2)),
+            [0, 1, 1],
+            r"shape \(2, 2\), but caption_image names 3 captions\nFix: captions are rows",
+        ),
+        (np.zeros((3, 2)), [0, 1], r"shape \(3, 2\), but caption_image names 2 captions"),
+        (np.zeros((2, 2)), [0.0, 1.0], "float64 values\nFix: give numbers of images"),
         (np.zeros((0, 2)), [], "at least one caption"),
-        (np.zeros(4), [0], r"expected \(captions, images\)"),
+        (np.zeros(4), [0], r"shape \(4,\)\nFix: give \(captions, images\)"),
     ],
 )
 def test_bad_input_is_named(scores, image_of, message):
@@ -199,3 +204,11 @@ def test_bad_input_is_named(scores, image_of, message):
 def test_strings_of_another_length_are_refused():
     with pytest.raises(DataError, match="caption_strings has shape"):
         retrieval_recall(np.zeros((2, 2)), [0, 1], caption_strings=[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
+def test_tensors_are_as_good_as_arrays(dtype):
+    scores = torch.randint(-3, 3, (9, 4), generator=torch.Generator().manual_seed(3)).to(dtype)
+    image_of = torch.arange(9) % 4
+    found = retrieval_recall(scores.requires_grad_(), image_of, bootstrap=0)
+    assert found == retrieval_recall(scores.detach().double().numpy(), image_of.tolist(), bootstrap=0)

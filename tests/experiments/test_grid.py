@@ -10,6 +10,7 @@ import pytest
 from helpers.prepared_squares import prepared_squares
 from helpers.small_runs import press_ctrl_c, small_config
 
+from pmpguard.config import from_dict
 from pmpguard.errors import ConfigError
 from pmpguard.experiments import grid as grid_module
 from pmpguard.experiments.grid import (
@@ -21,8 +22,14 @@ from pmpguard.experiments.grid import (
     run_grid,
 )
 from pmpguard.experiments.render import make_sections, to_markdown
-from pmpguard.experiments.rows import read_rows, summarise
-from pmpguard.experiments.run import ExperimentConfig, PreparedDataset, run_experiment
+from pmpguard.experiments.rows import read_rows, row_fingerprint, summarise
+from pmpguard.experiments.run import (
+    ExperimentConfig,
+    PreparedDataset,
+    deciding_settings,
+    run_experiment,
+)
+from pmpguard.training.config import TrainConfig
 from pmpguard.training.interrupt import Interrupted
 
 DATA = prepared_squares()
@@ -56,19 +63,21 @@ def small_grid(tmp_path: Path, **changes: Any) -> GridConfig:
 def test_cells_are_the_product_seed_by_seed(tmp_path: Path) -> None:
     grid = small_grid(tmp_path, seeds=(3, 4), levels=("caption", "image"))
     cells = grid_cells(grid)
-    assert len(cells) == 2 * 2 * 2 * 2 and len({cell.mark for cell in cells}) == len(cells)
+    assert len(cells) == 2 * 2 * 2 * 2 and len({cell.fingerprint for cell in cells}) == len(cells)
     assert [cell.seed for cell in cells] == [3] * 8 + [4] * 8
     margin = cells[1].config.train
-    assert (margin.method, margin.settings, margin.seed) == ("vse", {"margin": 0.3}, 3)
+    assert (margin.method, margin.settings, margin.seed) == ("vse", {"margin": 0.3, "warmup_epochs": 1}, 3)
     assert cells[-1].config.noise.level == "image" and cells[-1].config.noise.rate == 0.4
 
 
 def test_a_line_may_have_its_own_rates_and_training(tmp_path: Path) -> None:
-    own = GridMethod("slow", method="infonce", train={"epochs": 5, "optimiser": {"clip": 2.0}}, rates=(0.4,))
+    own = GridMethod(
+        "slow", method="infonce", train={"epochs": 5, "optimiser": {"max_grad_norm": 2.0}}, rates=(0.4,)
+    )
     grid = small_grid(tmp_path, methods=(GridMethod("infonce"), own))
     assert [cell.line.name for cell in grid_cells(grid)] == ["infonce", "infonce", "slow"]
     train = cell_config(grid, own, "caption", 0.4, 0).train
-    assert (train.epochs, train.optimiser.clip, train.optimiser.head_lr) == (5, 2.0, 2e-3)
+    assert (train.epochs, train.optimiser.max_grad_norm, train.optimiser.head_lr) == (5, 2.0, 2e-3)
     with pytest.raises(ConfigError, match=r"methods\.slow\.train\.epoch: unknown setting"):
         grid_cells(replace(grid, methods=(replace(own, train={"epoch": 5}),)))
 
@@ -112,7 +121,7 @@ def test_finished_rows_are_skipped_and_a_changed_setting_is_a_new_row(
     changed = replace(grid, rates=(0.4,), train=replace(grid.train, batch_size=60))
     fresh = run_grid(changed, tmp_path / "work")
     assert len(runs) == 6 and len(read_rows(grid.rows)) == 6
-    assert {row.mark for row in fresh}.isdisjoint(row.mark for row in rows)
+    assert {row.fingerprint for row in fresh}.isdisjoint(row.fingerprint for row in rows)
 
 
 @pytest.mark.slow
@@ -130,6 +139,44 @@ def test_an_interrupted_grid_continues_inside_the_run(
     varying = ("pairs_per_second", "train_seconds")
     for left, right in zip(straight, rows, strict=True):
         assert {**left.metrics, **dict.fromkeys(varying, 0)} == {**right.metrics, **dict.fromkeys(varying, 0)}
+
+
+def test_rows_carry_every_setting_and_their_fingerprint(tmp_path: Path, runs: list[ExperimentConfig]) -> None:
+    grid = small_grid(tmp_path, rates=(0.4,))
+    rows = run_grid(grid, tmp_path / "work")
+    for row, cell in zip(read_rows(grid.rows), grid_cells(grid), strict=True):
+        assert row in rows and row.settings_known == "all"
+        assert row.settings == deciding_settings(cell.config) and row.settings["noise"]["seed"] == 0
+        assert row.fingerprint == row_fingerprint(row.method, row.settings) == cell.fingerprint
+        train = {**row.settings["train"], "device": "cpu"}
+        assert from_dict(TrainConfig, train) == cell.config.train
+    assert rows[1].settings["train"]["settings"] == {"margin": 0.3, "warmup_epochs": 1}
+    assert rows[0].settings["train"]["model"]["ranking"] == "pooled"
+    assert rows[0].settings["hold_out"] is None and rows[0].settings["dataset"] == "scenes"
+
+
+def test_default_and_given_settings_of_equal_value_are_one_run(tmp_path: Path) -> None:
+    said, unsaid = (GridMethod("m", method="vse", settings=settings) for settings in ({"margin": 0.2}, {}))
+    first, second = (grid_cells(small_grid(tmp_path, methods=(line,)))[0] for line in (said, unsaid))
+    assert first.fingerprint == second.fingerprint
+    other = replace(said, preset="recommended", settings={"margin": 0.25})
+    assert grid_cells(small_grid(tmp_path, methods=(other,)))[0].fingerprint != first.fingerprint
+
+
+@pytest.mark.parametrize("place", ["recipe", "line", "option"])
+def test_what_the_method_decides_is_refused_elsewhere_in_a_recipe(tmp_path: Path, place: str) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    model = "{model: {ranking: awareness}}"  # the model's own default, but given
+    recipe.write_text(
+        "methods:\n  - name: infonce\n"
+        + (f"    train: {model}\n" if place == "line" else "")
+        + (f"train: {model}\n" if place == "recipe" else "")
+    )
+    changes = {"train": {"model": {"ranking": "awareness"}}} if place == "option" else {}
+    with pytest.raises(
+        ConfigError, match=r"train\.model\.ranking: 'awareness' .* infonce trains with 'pooled'"
+    ):
+        read_grid(recipe, changes)
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def row(method="infonce", rate=0.4, seed=0, mr=20.0, **changes):
 
 def test_rows_come_back_as_written(tmp_path):
     path = tmp_path / "results" / "rows.jsonl"
-    rows = [row(seed=0, seconds=3.5, mark="a"), row(seed=1, hardware="2 cores é")]
+    rows = [row(seed=0, seconds=3.5, fingerprint="a"), row(seed=1, hardware="2 cores é")]
     for each in rows:
         append_row(path, each)
     assert read_rows(path) == rows

@@ -223,7 +223,10 @@ def test_a_method_in_a_file_of_ones_own_trains_by_its_import_path(
     settings = small_config(method="my_own_method:Closer", settings={"margin": 0.5}, epochs=2)
     result = run_experiment(config(0.0, settings), tmp_path / "run", DATA)
     assert type(result.trained.method).__name__ == "Closer"
-    assert result.row.method == "my_own_method:Closer" and result.row.settings["margin"] == 0.5
+    assert (
+        result.row.method == "my_own_method:Closer"
+        and result.row.settings["train"]["settings"]["margin"] == 0.5
+    )
     assert all("closer" in line for line in metrics(tmp_path / "run", "step"))
     assert result.row.metrics["mr"] > 6  # chance is 4.4
 
@@ -383,4 +386,6 @@ def test_a_row_holds_what_a_table_needs(guarded: tuple[Path, ExperimentResult]) 
     assert names <= set(row.metrics)
     assert row.metrics["val_mr"] == result.trained.best_mr
     assert ("rematch_proposals" in row.metrics) == (result.rematching is not None)
-    assert row.seconds > 0 and row.commit and row.hardware and row.settings["preset"] == "recommended"
+    assert (
+        row.seconds > 0 and row.commit and row.hardware and row.settings["train"]["preset"] == "recommended"
+    )

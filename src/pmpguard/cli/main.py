@@ -152,6 +152,8 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
     """
     from jsonargparse import ArgumentParser
 
+    from pmpguard.config import renamed_words
+
     description = (inspect.getdoc(function) or "").partition("\nArgs:")[0]  # options are listed below it
     parser = ArgumentParser(
         prog=f"pmpguard {verb}", description=description, allow_abbrev=False, exit_on_error=False
@@ -159,13 +161,18 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
     parser.add_argument("--config", action="config", help="a YAML file with any of the options below")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.add_function_arguments(function, as_positional=True, sub_configs=True)
+    options = arranged(with_recipes(words, verb), function)
     try:
-        given = parser.parse_args(arranged(with_recipes(words, verb), function))
+        given = parser.parse_args(options)
     except argparse.ArgumentError as error:
-        options = [option for action in parser._actions for option in action.option_strings]
-        print(wrong_usage(verb, str(error), options), file=sys.stderr)
+        known = [option for action in parser._actions for option in action.option_strings]
+        said = "\n".join([str(error), *renamed_words(str(error))])
+        print(wrong_usage(verb, said, known), file=sys.stderr)
         return 2
     namespace = parser.instantiate(given)
+    check = getattr(inspect.getmodule(function), "check_given", None)
+    if check is not None:  # a verb may tell what was given from what is so by default
+        check(namespace, parser.parse_args(options, defaults=False).as_dict())
     parameters = inspect.signature(function).parameters
     first = [namespace[name] for name, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY]
     result = function(*first, **{name: namespace[name] for name in list(parameters)[len(first) :]})

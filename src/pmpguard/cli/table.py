@@ -12,6 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from pmpguard.config import to_dict
+from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError, MissingExtraError
 from pmpguard.experiments.downloads import missing_dataset, missing_weights
 from pmpguard.experiments.grid import Cell, GridConfig, finished_rows, grid_cells, merge, read_grid, run_grid
@@ -21,7 +22,7 @@ from pmpguard.experiments.recipe_names import find_recipe, recipe_titles
 from pmpguard.experiments.render import make_sections, to_csv, to_latex, to_markdown
 from pmpguard.experiments.rows import ResultRow, summarise
 from pmpguard.experiments.run import SCENES
-from pmpguard.files import write_atomic
+from pmpguard.files import require_writable, write_atomic
 from pmpguard.training.distributed import joined_processes
 
 SOME_MISSING = 3  # exit code when data or weights kept some runs from starting
@@ -112,7 +113,7 @@ def table(
         list: only show the recipes that come with the package.
         work: folder for unfinished runs.
         out: folder of the tables, by default tables/NAME-OF-THE-RECIPE.
-        render_only: run nothing, render the finished rows.
+        render_only: run nothing, render the recorded rows, those of other settings included.
         keep_models: keep each run's folder with its model and metrics.
         lines: only these lines of the recipe.
         rates: mismatch rates.
@@ -139,7 +140,10 @@ def table(
     cells = grid_cells(grid)
     out = Path("tables") / path.stem if out is None else out
     if render_only:
-        return rendered(grid, chosen_rows(grid), len(cells), out)
+        return rendered(grid, recorded_rows(grid, cells), len(cells), out)
+    pick_device(grid.train.device)
+    for folder in (work, out, grid.rows.parent):
+        require_writable(folder)
     ready, missing = ready_cells(cells, set(finished_rows(grid)))
     if not ready:
         raise DataError("nothing can be run", fix=advise(missing))
@@ -170,7 +174,7 @@ def ready_cells(cells: Sequence[Cell], finished: set[str]) -> tuple[list[Cell], 
             if name not in advice:
                 advice[name] = find(name)
         lacking = [name for name in needs if advice[name]]
-        if lacking and cell.mark not in finished:
+        if lacking and cell.fingerprint not in finished:
             waiting.update(lacking)
         else:
             ready.append(cell)
@@ -227,7 +231,18 @@ def with_lines(grid: GridConfig, names: Sequence[str] | None) -> GridConfig:
 def chosen_rows(grid: GridConfig) -> list[ResultRow]:
     """The finished rows of exactly this recipe."""
     finished = finished_rows(grid)
-    return [finished[cell.mark] for cell in grid_cells(grid) if cell.mark in finished]
+    return [finished[cell.fingerprint] for cell in grid_cells(grid) if cell.fingerprint in finished]
+
+
+def recorded_rows(grid: GridConfig, cells: Sequence[Cell]) -> list[ResultRow]:
+    """For every cell its row, or the last of the same line, noise and seed recorded with other settings."""
+    exact = finished_rows(grid)
+    alike = {(row.method, row.level, row.rate, row.seed): row for row in exact.values()}
+    found = [
+        exact.get(cell.fingerprint) or alike.get((cell.line.name, cell.level, cell.rate, cell.seed))
+        for cell in cells
+    ]
+    return [row for row in found if row is not None]
 
 
 class Progress:
@@ -237,7 +252,7 @@ class Progress:
         self.before = set(finished_rows(grid))
 
     def __call__(self, number: int, total: int, row: ResultRow) -> None:
-        how = "finished before" if row.mark in self.before else f"{row.seconds:.0f} s"
+        how = "finished before" if row.fingerprint in self.before else f"{row.seconds:.0f} s"
         print(
             f"[{number}/{total}] {row.method}, {row.rate:.0%} mismatched ({row.level}), seed {row.seed}: "
             f"mR {row.metrics['mr']:.2f}, {how}",
@@ -272,6 +287,13 @@ def rendered(
         write_atomic(out / name, text)
     files = [out / name for name in texts]
     notes = [] if len(rows) == runs else [f"{runs - len(rows)} of {runs} runs are missing"]
+    now = {cell.fingerprint for cell in grid_cells(grid)}
+    others = sum(row.fingerprint not in now for row in rows)
+    if others:
+        notes.append(
+            f"{others} of {len(rows)} rows were recorded with other settings than the recipe has now, or "
+            "with settings of which not all are known"
+        )
     try:
         plot_mr(summaries, out / "mr.png", grid.paper_table, *(printed.values() if len(printed) == 1 else ()))
         files.append(out / "mr.png")

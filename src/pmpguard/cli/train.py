@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,12 @@ from pmpguard.experiments.run import (
     NoiseConfig,
     prepare_dataset,
     read_dataset,
+    resolve_experiment,
     run_experiment,
 )
+from pmpguard.files import require_writable
 from pmpguard.models.config import Ranking
-from pmpguard.training.config import TrainConfig
+from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distributed import joined_processes
 from pmpguard.training.interrupt import Interrupted
 
@@ -71,9 +74,11 @@ def train_model(
         train: method, model and optimisation.
         hold_out: images kept from training, for a dataset without splits of its own.
     """
+    config = resolve_experiment(ExperimentConfig(dataset, images, scenes, noise, oracle, train, hold_out))
+    pick_device(train.device)
+    require_writable(run)
     if dataset != SCENES:
         require_dataset(Path(dataset))
-    config = ExperimentConfig(dataset, images, scenes, noise, oracle, train, hold_out)
     try:
         with joined_processes(train.device):
             result = run_experiment(config, run)
@@ -89,6 +94,12 @@ def train_model(
         f"{trained.pairs_per_second:,.0f} pairs/s, model in {run / 'model'}",
     ]
     return TrainReport(run, {**result.test.as_dict(), "row": to_dict(result.row)}, "\n".join(lines))
+
+
+def check_given(options: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Settings of the model that the method decides may not be given with another value."""
+    if "train" in given:
+        resolve(options["train"], given["train"].get("model", {}))
 
 
 train = train_model  # the verb; a parser takes no option of its function's own name

@@ -61,7 +61,7 @@ def recall_names(ks: tuple[int, ...] = KS) -> list[str]:
 
 def retrieval_recall(
     scores: Tensor | npt.NDArray[np.floating],
-    caption_image: npt.ArrayLike,
+    caption_image: npt.ArrayLike | Tensor,
     *,
     caption_strings: npt.ArrayLike | None = None,
     ks: tuple[int, ...] = KS,
@@ -80,9 +80,15 @@ def retrieval_recall(
     >>> round(retrieval_recall(np.zeros((3, 3)), [0, 1, 2], bootstrap=0).t2i[0], 2)  # all tied: chance
     33.33
     """
-    matrix = torch.as_tensor(scores)
+    matrix = torch.as_tensor(scores).detach()
     if matrix.ndim != 2:
-        raise DataError(f"scores have shape {tuple(matrix.shape)}, expected (captions, images)")
+        raise DataError(f"scores have shape {tuple(matrix.shape)}", fix="give (captions, images)")
+    captions = len(_checked_captions(caption_image, matrix.shape[1]))
+    if captions != len(matrix):
+        raise DataError(
+            f"scores have shape {tuple(matrix.shape)}, but caption_image names {captions} captions",
+            fix="captions are rows, images columns: give one row of scores for each caption",
+        )
     blocks = (matrix[start : start + chunk] for start in range(0, len(matrix), chunk))
     return recall_from_chunks(
         blocks,
@@ -97,7 +103,7 @@ def retrieval_recall(
 
 def recall_from_chunks(
     blocks: Iterable[Tensor],
-    caption_image: npt.ArrayLike,
+    caption_image: npt.ArrayLike | Tensor,
     image_count: int,
     *,
     caption_strings: npt.ArrayLike | None = None,
@@ -242,8 +248,14 @@ def _resamples(items: int, replicates: int, seed: int) -> Iterator[Floats]:
         yield generator.multinomial(items, np.full(items, 1 / items), size=size).astype(np.float64)
 
 
-def _checked_captions(caption_image: npt.ArrayLike, image_count: int) -> Rows:
-    image_of = np.asarray(caption_image, dtype=np.int64)
+def _checked_captions(caption_image: npt.ArrayLike | Tensor, image_count: int) -> Rows:
+    """(captions,) int64: every caption's image, one of `image_count`."""
+    given = caption_image.cpu().numpy() if isinstance(caption_image, Tensor) else np.asarray(caption_image)
+    if len(given) and not np.issubdtype(given.dtype, np.integer):
+        raise DataError(
+            f"caption_image holds {given.dtype} values", fix="give numbers of images, as integers"
+        )
+    image_of = given.astype(np.int64)
     if image_of.ndim != 1 or not len(image_of) or not image_count:
         raise DataError(
             "recall needs at least one caption and one image", fix="choose a split that has pairs"

@@ -15,18 +15,19 @@ import yaml
 from pmpguard.config import fingerprint, from_dict, to_dict
 from pmpguard.data.splits import HoldOut
 from pmpguard.errors import ConfigError
-from pmpguard.experiments.rows import ResultRow, append_row, read_rows
+from pmpguard.experiments.rows import ResultRow, append_row, read_rows, row_fingerprint
 from pmpguard.experiments.run import (
     SCENES,
     ExperimentConfig,
     NoiseConfig,
     PreparedDataset,
+    deciding_settings,
     prepare_dataset,
+    resolve_experiment,
     run_experiment,
 )
-from pmpguard.methods.registry import find_method
 from pmpguard.noise.inject import check_rate
-from pmpguard.training.config import TrainConfig
+from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distributed import World, barrier
 
 
@@ -68,7 +69,7 @@ class GridConfig:
         levels: of the noise.
         seeds: of noise and training.
         train: settings shared by all lines.
-        rows: file that collects the rows.
+        rows: file that collects the rows, by default benchmarks/results/NAME-OF-THE-RECIPE.jsonl.
         paper_table: number of the paper's table to show beside.
         paper_dataset: its dataset, where it has none of the name of ours.
         hold_out: images kept from training, for datasets without splits of their own.
@@ -106,30 +107,39 @@ class Cell:
     config: ExperimentConfig
 
     @property
-    def mark(self) -> str:
-        """Identifies the run by everything that decides it, except where files lie."""
-        plain = to_dict(self.config)
-        plain["dataset"], plain["images"] = Path(self.config.dataset).name, None
-        plain["train"]["device"] = None
-        if plain["hold_out"] is None:  # runs of before there was this setting keep their marks
-            del plain["hold_out"]
-        return fingerprint([self.line.name, plain])
+    def fingerprint(self) -> str:
+        """Identifies the run by its line and everything that decides it."""
+        return row_fingerprint(self.line.name, deciding_settings(self.config))
 
 
-def read_grid(path: Path, changes: dict[str, Any] | None = None) -> GridConfig:
+def recipe_path(recipe: Path) -> Path:
+    """The file of a recipe: itself, or by its name the one that comes with the package."""
+    own = Path(__file__).parent / "recipes" / f"{recipe}.yaml"
+    return own if len(recipe.parts) == 1 and own.exists() and not recipe.is_file() else recipe
+
+
+def read_grid(recipe: Path, changes: dict[str, Any] | None = None) -> GridConfig:
     """A recipe from a YAML file, with some of its settings replaced; unknown settings are errors."""
+    path = recipe_path(recipe)
     try:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: no such recipe", fix="give the path of a YAML file") from error
+        known = ", ".join(sorted(file.stem for file in (Path(__file__).parent / "recipes").glob("*.yaml")))
+        raise ConfigError(f"{path}: no such recipe", fix=f"give a YAML file or one of {known}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML ({error})") from error
     if not isinstance(plain, dict):
         raise ConfigError(f"{path}: a recipe is a mapping of settings, this is {type(plain).__name__}")
     changes = changes or {}
+    plain.setdefault("rows", f"benchmarks/results/{path.stem}.jsonl")
     if "dataset" in changes:  # one that was asked for stands in for all of the recipe's
         plain.pop("datasets", None)
-    grid = from_dict(GridConfig, merge(plain, changes), where=str(path))
+    merged = merge(plain, changes)
+    grid = from_dict(GridConfig, merged, where=str(path))
+    shared = merged.get("train", {}).get("model", {})
+    for line in grid.methods:  # what the method of a line decides is not given elsewhere
+        config = cell_config(grid, line, "caption", 0.0, 0, resolved=False).train
+        resolve(config, merge(shared, line.train.get("model", {})))
     if len(grid.places) > 1 and grid.images is not None:
         raise ConfigError("images: one folder of images for several datasets", fix="give --dataset, too")
     return grid
@@ -145,8 +155,6 @@ def grid_cells(grid: GridConfig) -> list[Cell]:
         raise ConfigError(f"methods: two lines are called {twice[0]!r}", fix="give each line its own name")
     for rate in grid.rates:
         check_rate(rate)
-    for line in grid.methods:
-        find_method(line.method or line.name).read_settings(line.preset, line.settings)
     cells = [
         Cell(line, level, rate, seed, cell_config(grid, line, level, rate, seed, dataset))
         for dataset in grid.places
@@ -168,17 +176,20 @@ def cell_config(
     rate: float,
     seed: int,
     dataset: str | None = None,
+    *,
+    resolved: bool = True,
 ) -> ExperimentConfig:
-    """The experiment behind one cell; the grid's one dataset where none is named."""
+    """The experiment behind one cell, with every setting; the grid's one dataset where none is named."""
     merged = merge(to_dict(grid.train), line.train)
     train = from_dict(TrainConfig, merged, where=f"methods.{line.name}.train")
     train = replace(
         train, method=line.method or line.name, preset=line.preset, settings=line.settings, seed=seed
     )
     dataset = grid.dataset if dataset is None else dataset
-    return ExperimentConfig(
+    config = ExperimentConfig(
         dataset, grid.images, grid.scenes, NoiseConfig(rate, level), line.oracle, train, grid.hold_out
     )
+    return resolve_experiment(config) if resolved else config
 
 
 def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -195,8 +206,8 @@ def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def finished_rows(grid: GridConfig) -> dict[str, ResultRow]:
-    """The rows collected so far, by mark; those of other settings or recipes are among them."""
-    return {row.mark: row for row in read_rows(grid.rows)} if grid.rows.exists() else {}
+    """The rows collected so far, by fingerprint; those of other settings are among them."""
+    return {row.fingerprint: row for row in read_rows(grid.rows)} if grid.rows.exists() else {}
 
 
 def run_grid(
@@ -214,7 +225,7 @@ def run_grid(
     opened = None  # the dataset these are of
     rows = []
     for number, cell in enumerate(cells, start=1):
-        row = finished.get(cell.mark)
+        row = finished.get(cell.fingerprint)
         if row is None:
             settings = cell.config.train
             if cell.config.dataset != opened:  # never the images of two at once
@@ -224,9 +235,9 @@ def run_grid(
             if images not in prepared:
                 prepared[images] = prepare_dataset(cell.config)
             name = "".join(letter if letter.isalnum() else "-" for letter in cell.line.name)
-            folder = work / f"{name}-{cell.level}-{cell.rate:g}-{cell.seed}-{cell.mark}"
+            folder = work / f"{name}-{cell.level}-{cell.rate:g}-{cell.seed}-{cell.fingerprint}"
             result = run_experiment(cell.config, folder, prepared[images])
-            row = replace(result.row, method=cell.line.name, mark=cell.mark)
+            row = replace(result.row, method=cell.line.name, fingerprint=cell.fingerprint)
             del result
             if world.is_main:
                 append_row(grid.rows, row)

@@ -37,7 +37,7 @@ class PaperRow:
 def paper_rows() -> tuple[PaperRow, ...]:
     """All printed rows.
 
-    >>> len(printed_rows()), round(printed_rows()[0].mr, 2)
+    >>> len(paper_rows()), round(paper_rows()[0].mr, 2)
     (123, 14.31)
     """
     source = resources.files("pmpguard.experiments") / "paper_reference.csv"

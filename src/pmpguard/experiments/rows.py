@@ -10,10 +10,13 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pmpguard.config import from_dict, to_dict
+from pmpguard.config import fingerprint, from_dict, to_dict
 from pmpguard.errors import ConfigError, DataError
+
+# "given": only those that were given to the run are on record, not the method's own defaults of its day.
+SettingsKnown = Literal["all", "given"]
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,9 @@ class ResultRow:
     encoder: str
     selected_on: str  # the split that chose the epoch
     metrics: dict[str, float]
-    settings: dict[str, Any] = field(default_factory=dict)
-    mark: str = ""  # identifies the run within its grid
+    settings: dict[str, Any] = field(default_factory=dict)  # everything that decided the run
+    settings_known: SettingsKnown = "all"
+    fingerprint: str = ""  # of the row's name and its settings
     commit: str = ""
     hardware: str = ""
     seconds: float = 0.0
@@ -56,6 +60,11 @@ class Summary:
     method: str
     seeds: tuple[int, ...]
     metrics: dict[str, Statistic]
+
+
+def row_fingerprint(name: str, settings: dict[str, Any]) -> str:
+    """Identifies a run by the name of its line and its settings."""
+    return fingerprint([name, settings])
 
 
 def append_row(path: Path, row: ResultRow) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,14 +22,15 @@ from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.detection import Detection, RematchPrecision, measure_detection, rematch_precision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
-from pmpguard.experiments.rows import ResultRow
+from pmpguard.experiments.rows import ResultRow, row_fingerprint
+from pmpguard.files import sha256_file
 from pmpguard.methods.method import Method
 from pmpguard.methods.registry import find_method
 from pmpguard.models.config import Ranking
 from pmpguard.noise.inject import Corruption, corrupt_pairs
 from pmpguard.noise.manifest import apply_manifest, save_manifest
 from pmpguard.synthetic.scenes import synthetic_scenes
-from pmpguard.training.config import TrainConfig
+from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distillation import train_with_distillation
 from pmpguard.training.loop import TrainingData, TrainResult
 from pmpguard.training.tracking import current_commit, describe_hardware
@@ -103,6 +104,22 @@ class ExperimentResult:
     corruption: Corruption
 
 
+def resolve_experiment(config: ExperimentConfig) -> ExperimentConfig:
+    """With every setting that its training run, its noise and its splits are decided by."""
+    noise = config.noise if config.noise.seed is not None else replace(config.noise, seed=config.train.seed)
+    return replace(config, train=resolve(config.train), noise=noise)
+
+
+def deciding_settings(config: ExperimentConfig) -> dict[str, Any]:
+    """A resolved experiment as plain values, without where files lie and which device computes."""
+    plain = to_dict(config)
+    plain["dataset"] = Path(config.dataset).name
+    del plain["images"], plain["train"]["device"]
+    if config.noise.file is not None:
+        plain["noise"]["file"] = f"{config.noise.file.name}, sha256 {sha256_file(config.noise.file)[:16]}"
+    return dict(plain)
+
+
 def read_dataset(dataset: str, images: Path | None, hold_out: HoldOut | None) -> PairTable:
     """The pairs with their own splits, or with those that holding out images makes."""
     table = read_pairs(Path(dataset), images=images)
@@ -171,6 +188,7 @@ def run_experiment(
     The injected labels go to the detection metric only, and to the `oracle`, which is told so.
     """
     started = time.perf_counter()
+    config = resolve_experiment(config)
     data = data or prepare_dataset(config)
     device = pick_device(config.train.device)
     corruption = corrupt_dataset(data.table, config.noise, config.train.seed)
@@ -213,16 +231,19 @@ def run_experiment(
     if not config.oracle:
         detection = method_detection(trained.method, is_noisy)
         rematching = method_rematching(trained.method, data.table.split("train"), train_table)
+    name = "oracle" if config.oracle else config.train.method
+    settings = deciding_settings(config)
     row = ResultRow(
         dataset=data.table.name,
-        method="oracle" if config.oracle else config.train.method,
+        method=name,
         level=corruption.level,
         rate=corruption.requested_rate,
         seed=config.train.seed,
         encoder=f"{config.train.model.vision}+{config.train.model.text}",
         selected_on="val",
         metrics=row_metrics(trained, test, detection, rematching, corruption),
-        settings={"preset": config.train.preset, **to_dict(config.train.settings)},
+        settings=settings,
+        fingerprint=row_fingerprint(name, settings),
         commit=current_commit(),
         hardware=describe_hardware(device),
         seconds=round(time.perf_counter() - started, 2),

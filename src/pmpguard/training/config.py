@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from pmpguard.config import to_dict
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.errors import ConfigError
+from pmpguard.methods.method import Method
+from pmpguard.methods.registry import find_method
 from pmpguard.models.config import RetrieverConfig
+
+# Method settings that decide a setting of the model under another name; others share their last word.
+DECIDED_BY = {"cross_gated.use": "cga", "head.scenes": "classes", "adapters.width": "adapter_width"}
 
 
 @dataclass(frozen=True)
@@ -88,3 +95,54 @@ class TrainConfig:
                 raise ConfigError(f"{name}: {getattr(self, name)} is too small", fix=f"at least {least}")
         if not 0 <= self.ema < 1:
             raise ConfigError(f"ema: {self.ema} is not in [0, 1)")
+
+
+def resolve(config: TrainConfig, given: Mapping[str, Any] | None = None) -> TrainConfig:
+    """The run that a config asks for: every setting of the method, and the model that the method trains.
+
+    A method decides parts of its model (`Method.model_config`). `given` holds the settings of the model that
+    were asked for, as nested plain values; by default those that differ from their defaults. One that the
+    method decides otherwise is an error. A resolved config resolves to itself.
+    """
+    kind = find_method(config.method)
+    settings = kind.read_settings(config.preset, config.settings)
+    model = kind.model_config(config.model, settings)
+    if given is None:
+        usual = dict(_leaves(to_dict(RetrieverConfig())))
+        given = {key: value for key, value in _leaves(to_dict(config.model)) if value != usual.get(key)}
+    decided = dict(_leaves(to_dict(model)))
+    for key, value in _leaves(given):
+        if key in decided and decided[key] != value:
+            raise ConfigError(
+                f"train.model.{key}: {value!r} is given, but {config.method} trains with {decided[key]!r}",
+                fix=f"remove it{_setting_of(kind, key)}",
+            )
+    plain = to_dict(settings)
+    if plain.get("ranking", model.ranking) != model.ranking:  # it has no score to rank so by
+        if "ranking" in config.settings:
+            raise ConfigError(
+                f"train.settings.ranking: {plain['ranking']!r} cannot be had with the other settings",
+                fix=f"remove it, the model ranks by {model.ranking!r}",
+            )
+        plain["ranking"] = model.ranking
+    return replace(config, settings=plain, model=model)
+
+
+def _setting_of(kind: type[Method], key: str) -> str:
+    """Where to set what a method decides of its model."""
+    name = DECIDED_BY.get(key, key.rpartition(".")[2])
+    return f", or set train.settings.{name}" if hasattr(kind.Settings(), name) else ""
+
+
+def _leaves(values: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of nested settings.
+
+    >>> list(_leaves({"dim": 64, "head": {"name": "none"}}))
+    [('dim', 64), ('head.name', 'none')]
+    """
+    for key, value in values.items():
+        name = f"{where}.{key}" if where else key
+        if isinstance(value, Mapping):
+            yield from _leaves(value, name)
+        else:
+            yield name, value

@@ -35,7 +35,7 @@ from pmpguard.training.checkpoint import (
     restore_optimiser,
     save_checkpoint,
 )
-from pmpguard.training.config import TrainConfig
+from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distributed import World, any_rank, barrier, broadcast_state, writing_right
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.encode import Split
@@ -148,7 +148,7 @@ def train(
     validate best become `run/model`. Ctrl-C or SIGTERM saves a checkpoint and raises `Interrupted`. A run
     that is refused, being another one's continuation or at work in another process, writes nothing.
     """
-    world = World.current()
+    config, world = resolve(config), World.current()
     identity = run_identity(config, data, world, teacher)
     refuse_foreign(run, identity, resume)
     with stop_requests() as stop, writing_right(run, world):

@@ -1,0 +1,193 @@
+"""Tables of README and documents, rendered from recorded rows between markers.
+
+    python -m pmpguard.experiments.docs_numbers            # writes what has changed
+    python -m pmpguard.experiments.docs_numbers --check    # names the pages that differ, exit code 1
+
+A page asks for a table by `<!-- results: NAME -->`; it stands between that line and `<!-- /results -->`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from pmpguard.errors import DataError
+from pmpguard.experiments.paper_reference import find_paper_row
+from pmpguard.experiments.rows import Statistic, Summary, read_rows, summarise
+from pmpguard.files import write_atomic
+
+OURS = "PMPGuard, this package"
+HEADLINE = (
+    ("InfoNCE", "infonce"), ("CCL", "ccl"), ("CCL, learning rate tuned at 80 %", "ccl tuned at 0.8"),
+    ("L2RM", "l2rm"), (OURS, "pmpguard"),
+)  # fmt: skip
+LIGHT = (
+    ("InfoNCE", "infonce"), ("VSE++", "vse"), ("NAAF", "naaf"), ("CCL", "ccl"),
+    ("CCL, learning rate tuned at 80 %", "ccl tuned at 0.8"), ("L2RM", "l2rm"), ("RRSITR", "rrsitr"),
+    ("DECL", "decl"), ("BiCro", "bicro"), ("PIR", "pir"), ("DOVE", "dove"), ("HarMA", "harma"),
+    ("SWAN", "swan"), (OURS, "pmpguard"),
+)  # fmt: skip
+ORACLE = ("oracle: the same training, told which pairs are right", "oracle")
+FROZEN = (
+    *((name, method) for name, method in LIGHT if method not in ("ccl tuned at 0.8", "harma", "pmpguard")),
+    (OURS, "pmpguard"),
+    ORACLE,
+)
+ABLATION = (
+    ("`pmpguard` of the table", "pmpguard"), ("one model", "one model"),
+    ("with cross-gated attention", "with CGA"), ("without awareness attention", "w/o PNAA"),
+    ("without suppression", "w/o suppression"), ("with rematching", "with rematching"),
+    ("as printed (preset `paper`)", "as printed"), ("oracle, one model told the labels", "oracle"),
+)  # fmt: skip
+RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
+Lines = Sequence[tuple[str, str]]
+
+
+class Recorded:
+    """The summaries of one file of rows, by method and mismatch rate."""
+
+    def __init__(self, results: Path, name: str, level: str = "caption") -> None:
+        summaries = [each for each in summarise(read_rows(results / f"{name}.jsonl")) if each.level == level]
+        self.by_line: dict[tuple[str, float], Summary] = {
+            (each.method, each.rate): each for each in summaries
+        }
+
+    def metric(self, method: str, rate: float, name: str) -> Statistic | None:
+        summary = self.by_line.get((method, rate))
+        return None if summary is None else summary.metrics.get(name)
+
+    def cell(self, method: str, rate: float) -> str:
+        return with_deviation(self.metric(method, rate, "mr"))
+
+    def mean(self, method: str, rate: float, name: str, digits: int = 3) -> str:
+        found = self.metric(method, rate, name)
+        return "–" if found is None else f"{found.mean:.{digits}f}"
+
+
+def with_deviation(value: Statistic | None) -> str:
+    """
+    >>> with_deviation(Statistic(26.2, 0.2, 3)), with_deviation(Statistic(26.718, None, 1))
+    ('26.20 ± 0.20', '26.72 ¹')
+    """
+    if value is None:
+        return "–"
+    return f"{value.mean:.2f} ¹" if value.std is None else f"{value.mean:.2f} ± {value.std:.2f}"
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def light_table(results: Path, lines: Lines, *, full: bool) -> str:
+    """mR on RSICD at every mismatch rate, what is printed in the paper, and how true detection was."""
+    found = Recorded(results, "rsicd-light")
+    rows = []
+    for label, method in lines:
+        cells = [label, *(found.cell(method, rate) for rate in RATES)]
+        rows.append([f"**{cell}**" for cell in cells] if label == OURS else cells)
+    if full:
+        one = "pmpguard, one model"  # where no second model was trained, pmpguard's rows are one model's
+        cells = [found.cell(one if (one, rate) in found.by_line else "pmpguard", rate) for rate in RATES]
+        rows.append(["the same, always one model", *cells])
+    rows.append([ORACLE[0], *(found.cell("oracle", rate) for rate in RATES)])
+    paper = {row.rate: row.mr for row in find_paper_row(1, "RSICD") if row.method == "PMPGuard"}
+    rows.append(["PMPGuard, printed in the paper", *(f"{paper[rate]:.2f}" for rate in RATES)])
+    told = [
+        ("mismatched pairs found by PMPGuard (AUROC)", "detection_auroc"),
+        ("mismatch rate estimated by it", "detection_estimated_rate"),
+        ("captions it proposes: of the image's scene class", "rematch_same_class"),
+    ]
+    for label, name in told[: 3 if full else 2]:
+        shown = [rate for rate in RATES if rate or name == "detection_estimated_rate"]
+        cells = [found.mean("pmpguard", rate, name) if rate in shown else "–" for rate in RATES]
+        rows.append([label, *cells])
+    return markdown_table(["mismatch rate", *(f"{rate:.0%}".replace("%", " %") for rate in RATES)], rows)
+
+
+def frozen_table(results: Path) -> str:
+    """mR over frozen encoders; the best that is not told the labels in bold."""
+    found, rates = Recorded(results, "rsicd-frozen"), (0.0, 0.4, 0.8)
+    best = {}
+    for rate in rates:
+        scored = {method: found.metric(method, rate, "mr") for _, method in FROZEN if method != "oracle"}
+        best[rate] = max((value.mean, method) for method, value in scored.items() if value is not None)[1]
+    rows = [
+        [label, *(f"**{found.cell(method, rate)}**" if best[rate] == method else found.cell(method, rate)
+                  for rate in rates)]
+        for label, method in FROZEN
+    ]  # fmt: skip
+    return markdown_table(["mismatch rate", *map(str, rates)], rows)
+
+
+def ablation_table(results: Path) -> str:
+    """mR with one part changed at a time, in brackets on validation."""
+    found = Recorded(results, "rsicd-ablation")
+    rows = []
+    for label, method in ABLATION:
+        cells = []
+        for rate in (0.0, 0.4, 0.8):
+            known = (method, rate) in found.by_line
+            value = f"{found.cell(method, rate)} ({found.mean(method, rate, 'val_mr', 2)})"
+            cells.append(value if known else "the same")
+        rows.append([label, *cells])
+    return markdown_table(["", "0", "40 % mismatched", "80 % mismatched"], rows)
+
+
+def demo_table(results: Path) -> str:
+    """Both trainings of the demo, seed by seed."""
+    rows = {(row.method, row.rate, row.seed): row.metrics for row in read_rows(results / "demo_seeds.jsonl")}
+    lines = []
+    for method, rate, seed in sorted(rows):
+        if method == "pmpguard":
+            ours, plain = rows[method, rate, seed], rows["infonce", rate, seed]
+            names = ("detection_auroc", "detection_estimated_rate", "rematch_same_class")
+            shares = [f"{ours[name]:.3f}" for name in names]
+            lines.append([str(rate), str(seed), f"{plain['mr']:.2f}", f"{ours['mr']:.2f}", *shares])
+    heads = ["mismatch rate", "seed", "InfoNCE mR", "PMPGuard mR", "AUROC of detection", "estimated rate",
+             "proposals of the right class"]  # fmt: skip
+    return markdown_table(heads, lines)
+
+
+TABLES: dict[str, Callable[[Path], str]] = {
+    "rsicd-light headline": partial(light_table, lines=HEADLINE, full=False),
+    "rsicd-light mr": partial(light_table, lines=LIGHT, full=True),
+    "rsicd-frozen mr": frozen_table,
+    "rsicd-ablation mr": ablation_table,
+    "demo seeds": demo_table,
+}
+BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
+
+
+def rendered(page: str, results: Path, name: str = "page") -> str:
+    """The page with every table between markers as the recorded rows say."""
+    if len(BLOCK.findall(page)) != page.count("<!-- results:"):
+        raise DataError(f"{name}: a results marker is not closed", fix="end the table by <!-- /results -->")
+
+    def table(match: re.Match[str]) -> str:
+        if match[2] not in TABLES:
+            raise DataError(f"{name}: no table {match[2]!r}", fix=f"known: {', '.join(TABLES)}")
+        return f"{match[1]}{TABLES[match[2]](results)}\n{match[4]}"
+
+    return BLOCK.sub(table, page)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Render README.md and docs/*.md of the checkout one stands in."""
+    differing = []
+    for path in (Path("README.md"), *sorted(Path("docs").glob("*.md"))):
+        page = path.read_text(encoding="utf-8")
+        text = rendered(page, Path("benchmarks/results"), str(path))
+        if text != page:
+            differing.append(str(path))
+            if "--check" not in arguments:
+                write_atomic(path, text)
+    print("\n".join(differing) or "all pages are as their files say")
+    return int("--check" in arguments and bool(differing))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

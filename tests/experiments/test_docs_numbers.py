@@ -1,0 +1,73 @@
+"""Pages say what the recorded rows say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pmpguard.errors import DataError
+from pmpguard.experiments.docs_numbers import TABLES, frozen_table, light_table, main, rendered
+from pmpguard.experiments.rows import ResultRow, append_row
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def row(method: str, rate: float, seed: int, mr: float, **metrics: float) -> ResultRow:
+    return ResultRow("rsicd", method, "caption", rate, seed, "a+b", "val", {"mr": mr, **metrics})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_holds_the_numbers_of_its_files(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert rendered(text, ROOT / "benchmarks" / "results", page.name) == text, (
+        "run python -m pmpguard.experiments.docs_numbers"
+    )
+
+
+def test_every_table_stands_in_a_page() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert all(f"<!-- results: {name} -->" in text for name in TABLES)
+
+
+def test_means_deviations_single_seeds_and_gaps(tmp_path: Path) -> None:
+    file = tmp_path / "rsicd-light.jsonl"
+    for seed, mr in enumerate((10.0, 12.0)):
+        append_row(file, row("infonce", 0.4, seed, mr))
+    append_row(file, row("pmpguard", 0.4, 0, 20.0, detection_auroc=0.9876))
+    text = light_table(tmp_path, (("InfoNCE", "infonce"), ("PMPGuard, this package", "pmpguard")), full=False)
+    assert "| InfoNCE | – | – | 11.00 ± 1.41 | – | – |" in text
+    assert "| **PMPGuard, this package** | **–** | **–** | **20.00 ¹** |" in text
+    assert "(AUROC) | – | – | 0.988 | – | – |" in text and "| 26.32 | 25.41 |" in text
+
+
+def test_the_best_that_is_not_told_is_bold(tmp_path: Path) -> None:
+    for rate in (0.0, 0.4, 0.8):
+        for method, mr in (("infonce", 10.0), ("ccl", 11.0), ("oracle", 12.0)):
+            append_row(tmp_path / "rsicd-frozen.jsonl", row(method, rate, 0, mr))
+    text = frozen_table(tmp_path)
+    assert "| CCL | **11.00 ¹** |" in text and "| 12.00 ¹ | 12.00 ¹ |" in text
+
+
+def test_bad_markers_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="p: no table 'nothing'\nFix: known: rsicd-light headline"):
+        rendered("<!-- results: nothing -->\n<!-- /results -->", tmp_path, "p")
+    with pytest.raises(DataError, match="p: a results marker is not closed"):
+        rendered("<!-- results: demo seeds -->\n", tmp_path, "p")
+
+
+def test_the_command_writes_and_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rate in (0.0, 0.4, 0.8):
+        append_row(tmp_path / "benchmarks/results/rsicd-frozen.jsonl", row("infonce", rate, 0, 7.0))
+    page = tmp_path / "README.md"
+    page.write_text("a\n<!-- results: rsicd-frozen mr -->\nold\n<!-- /results -->\nb\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["--check"]) == 1 and "old" in page.read_text()
+    assert main([]) == 0 and capsys.readouterr().out == "README.md\nREADME.md\n"
+    assert "| InfoNCE | **7.00 ¹** |" in page.read_text() and page.read_text().endswith(
+        "<!-- /results -->\nb\n"
+    )
+    assert main(["--check"]) == 0
