@@ -65,7 +65,7 @@ def by_fold(fold_of: Tensor, measures: Sequence[Measure]) -> Measure:
 
     def measure(texts: Tensor, images: Tensor, rows: Tensor) -> Tensor:
         folds = fold_of[images]
-        found = torch.zeros(len(texts), device=texts.device)
+        found = torch.zeros(len(texts), dtype=torch.float32, device=texts.device)
         for fold, each in enumerate(measures):
             places = (folds == fold).nonzero()[:, 0]
             if len(places):
