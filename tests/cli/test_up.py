@@ -31,7 +31,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_change_is_said_before_the_server_starts(made, tmp_path, monkeypatch, capsys):
     served: list[Path] = []
-    monkeypatch.setattr(up_command, "check_listening", lambda *_: None)
+    monkeypatch.setattr(up_command, "check_startup", lambda *_: None)
     monkeypatch.setattr(up_command, "serve_folder", lambda place, *_: served.append(place))
     images = tmp_path / "images"
     shutil.copytree(made / "world" / "images", images)

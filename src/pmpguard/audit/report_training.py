@@ -150,7 +150,7 @@ def truth_of(result: ExperimentResult, data: PreparedDataset) -> dict[str, PairT
 
 
 def thumbnails_of(table: PairTable, images: ImageSource) -> LoadThumbnail:
-    """ImageSource by the name in the `image` column, from the ones training has open."""
+    """Images by the name in the `image` column, from the ones training has open."""
     code_of = dict(zip(table.column("image"), table.image_codes.tolist(), strict=True))
 
     def load(name: str) -> Image.Image:
