@@ -39,7 +39,7 @@ from pmpguard.experiments.run import (
     prepare_dataset,
 )
 from pmpguard.noise.inject import corrupt_pairs
-from pmpguard.training.distillation import SECOND, train_with_distillation
+from pmpguard.training.distillation import STUDENT, TEACHER, train_with_distillation
 from pmpguard.training.loop import TrainingData
 from pmpguard.training.tracking import current_commit, describe_hardware
 
@@ -84,7 +84,8 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
             Path(folder),
             observe=None if experiment.oracle else observe,
         )
-        runs = [path for path in (Path(folder), Path(folder) / SECOND) if path.is_dir()]
+        runs = [Path(folder) / name for name in (TEACHER, STUDENT) if (Path(folder) / name).is_dir()]
+        runs = runs or [Path(folder)]
         texts = [(path / "metrics.jsonl").read_text().splitlines() for path in runs]
     logged = [json.loads(text) for lines in texts for text in lines]
     model, gallery = trained.retriever.to(device).eval(), data.gallery("val")

@@ -167,7 +167,7 @@ def test_tables_are_written_without_matplotlib(
         (["--train.model.dims", "3"], 1, "train.model.dims: unknown setting"),
         (["--rates", "[4]"], 1, "rate is 4"),
         (["--levels", "[word]"], 2, "word"),
-        (["--train.device", "cude"], 1, "device: 'cude' is none"),
+        (["--train.device", "cude"], 1, "device: 'cude' is unknown"),
         (["--train.model.ranking", "gated"], 1, "infonce trains with 'pooled'"),
         (["--train.optimiser.new_lr", "1"], 1, "new_lr: this setting is called head_lr"),
         (["--out", __file__], 1, "test_table.py is a file, not a folder"),

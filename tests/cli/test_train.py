@@ -101,7 +101,7 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(
             "ranking: 'pooled' is given, but pmpguard trains with 'awareness'",
         ),
         (["--train.model.cross_gated.use", "false"], "\nFix: remove it, or set train.settings.cga"),
-        (["--train.device", "cuda:99"], "device: 'cuda:99' is not on this machine"),
+        (["--train.device", "cuda:99"], "device: cuda:99 is asked for"),
         (["--train.settings.passes", "2"], "settings.passes: this setting is called clean_oversampling"),
     ],
 )
