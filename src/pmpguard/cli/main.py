@@ -166,8 +166,8 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
         given = parser.parse_args(options)
     except argparse.ArgumentError as error:
         known = [option for action in parser._actions for option in action.option_strings]
-        said = "\n".join([str(error), *renamed_words(str(error))])
-        print(wrong_usage(verb, said, known), file=sys.stderr)
+        told = [wrong_usage(verb, str(error), known), *renamed_words(str(error))]
+        print("\n".join(told), file=sys.stderr)
         return 2
     namespace = parser.instantiate(given)
     check = getattr(inspect.getmodule(function), "check_given", None)
