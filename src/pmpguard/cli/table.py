@@ -99,6 +99,7 @@ def table(
     rows: Path | None = None,
     train: dict[str, Any] | None = None,
     hold_out: dict[str, Any] | None = None,
+    one_caption: bool | None = None,
 ) -> TableReport | RecipeList:
     """Run every method, rate and seed of a recipe that is not finished yet, then render the table.
 
@@ -126,6 +127,7 @@ def table(
         rows: the JSONL file that collects the rows.
         train: training settings of all lines, for example --train.epochs 3 (a line's own settings win).
         hold_out: images kept from training, for example --hold_out.test 5000.
+        one_caption: train with one caption of each image.
     """
     if list:
         return RecipeList(recipe_titles())
@@ -134,7 +136,7 @@ def table(
     path = find_recipe(recipe)
     changes = {"rates": rates, "levels": levels, "seeds": seeds, "dataset": dataset, "datasets": datasets,
                "images": images, "scenes": scenes, "rows": rows, "train": nested(train or {}),
-               "hold_out": hold_out}  # fmt: skip
+               "hold_out": hold_out, "one_caption": one_caption}  # fmt: skip
     plain = {name: to_dict(value) for name, value in changes.items() if value is not None}
     grid = with_lines(read_grid(path, plain), lines)
     cells = grid_cells(grid)

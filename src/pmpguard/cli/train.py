@@ -58,6 +58,7 @@ def train_model(
     oracle: bool = False,
     train: TrainConfig = USUAL,
     hold_out: HoldOut | None = None,
+    one_caption: bool = False,
 ) -> TrainReport:
     """Train a retriever, select it on validation and measure it once on the test split.
 
@@ -73,8 +74,11 @@ def train_model(
         oracle: train on the truly clean pairs alone, knowing the labels: a yardstick.
         train: method, model and optimisation.
         hold_out: images kept from training, for a dataset without splits of its own.
+        one_caption: train with one caption of each image.
     """
-    config = resolve_experiment(ExperimentConfig(dataset, images, scenes, noise, oracle, train, hold_out))
+    config = resolve_experiment(
+        ExperimentConfig(dataset, images, scenes, noise, oracle, train, hold_out, one_caption)
+    )
     pick_device(train.device)
     require_writable(run)
     if dataset != SCENES:

@@ -73,6 +73,7 @@ class GridConfig:
         paper_table: number of the paper's table to show beside.
         paper_dataset: its dataset, where it has none of the name of ours.
         hold_out: images kept from training, for datasets without splits of their own.
+        one_caption: train with one caption of each image.
     """
 
     title: str = "Results"
@@ -89,6 +90,7 @@ class GridConfig:
     paper_table: int | None = None
     paper_dataset: str = ""
     hold_out: HoldOut | None = None
+    one_caption: bool = False
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -187,7 +189,14 @@ def cell_config(
     )
     dataset = grid.dataset if dataset is None else dataset
     config = ExperimentConfig(
-        dataset, grid.images, grid.scenes, NoiseConfig(rate, level), line.oracle, train, grid.hold_out
+        dataset,
+        grid.images,
+        grid.scenes,
+        NoiseConfig(rate, level),
+        line.oracle,
+        train,
+        grid.hold_out,
+        grid.one_caption,
     )
     return resolve_experiment(config) if resolved else config
 

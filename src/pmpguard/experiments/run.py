@@ -16,7 +16,7 @@ from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.images.sources import ImagesInMemory, ImageSource, StreamedImages, open_images
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.splits import HoldOut, draw_splits
+from pmpguard.data.splits import HoldOut, draw_splits, keep_one_caption
 from pmpguard.detection.rematch import Proposals
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
@@ -70,6 +70,7 @@ class ExperimentConfig:
             clean pairs only.
         train: the training run.
         hold_out: images kept from training, for a dataset without splits of its own.
+        one_caption: train with one caption of each image (`keep_one_caption`), as archives have them.
     """
 
     dataset: str = SCENES
@@ -79,6 +80,7 @@ class ExperimentConfig:
     oracle: bool = False
     train: TrainConfig = field(default_factory=TrainConfig)
     hold_out: HoldOut | None = None
+    one_caption: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,15 +117,20 @@ def deciding_settings(config: ExperimentConfig) -> dict[str, Any]:
     plain = to_dict(config)
     plain["dataset"] = Path(config.dataset).name
     del plain["images"], plain["train"]["device"]
+    if not config.one_caption:  # says nothing where all captions are kept
+        del plain["one_caption"]
     if config.noise.file is not None:
         plain["noise"]["file"] = f"{config.noise.file.name}, sha256 {sha256_file(config.noise.file)[:16]}"
     return dict(plain)
 
 
-def read_dataset(dataset: str, images: Path | None, hold_out: HoldOut | None) -> PairTable:
+def read_dataset(
+    dataset: str, images: Path | None, hold_out: HoldOut | None, one_caption: bool = False
+) -> PairTable:
     """The pairs with their own splits, or with those that holding out images makes."""
     table = read_pairs(Path(dataset), images=images)
-    return table if hold_out is None else draw_splits(table, hold_out)
+    table = table if hold_out is None else draw_splits(table, hold_out)
+    return keep_one_caption(table) if one_caption else table
 
 
 def prepare_dataset(
@@ -139,8 +146,8 @@ def prepare_dataset(
             chosen = world.table.image_codes[np.flatnonzero(np.array(world.table.column("split")) == split)]
             order = chosen[rows.first_rows]
             images[split] = ImagesInMemory(world.images[torch.from_numpy(order)], device)
-        return PreparedDataset(world.table, images)
-    table = read_dataset(config.dataset, config.images, config.hold_out)
+        return PreparedDataset(keep_one_caption(world.table) if config.one_caption else world.table, images)
+    table = read_dataset(config.dataset, config.images, config.hold_out, config.one_caption)
     for split in splits:
         if split not in table.splits():
             raise DataError(

@@ -19,7 +19,7 @@ from pmpguard.detection.evidence.similarity import (
 )
 from pmpguard.detection.judge import Rows, Verdicts, Weights, judge_pairs
 from pmpguard.detection.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
-from pmpguard.detection.null_pairs import Evidence, NullPairs, null_pair_count, sample_null_pairs
+from pmpguard.detection.null_pairs import Evidence, NullPairs, Numbers, null_pair_count, sample_null_pairs
 from pmpguard.detection.rematch import (
     find_proposals,
     propose_captions,
@@ -135,14 +135,25 @@ class DetectingMethod(Method):
 
     def _null_pairs(self, view: TrainingView) -> NullPairs:
         """The same in every epoch."""
-        labels = None if view.image_labels is None else view.image_labels.cpu().numpy()
-        return sample_null_pairs(view.caption_of, view.image_of, view.seed, labels)
+        return sample_null_pairs(view.caption_of, view.image_of, view.seed, self._labels(view))
+
+    def _labels(self, view: TrainingView) -> Numbers | None:
+        """(I,) scene classes, where they may be used and are known."""
+        if not self.settings.scene_classes or view.image_labels is None:
+            return None
+        labels: Numbers = view.image_labels.cpu().numpy()
+        return labels
 
     def _judge_training_free(self, view: TrainingView, held_out: Rows) -> Tensor:
         """(N,) by what the encoders know before they have seen any mismatched pair."""
-        labels = None if view.image_labels is None else view.image_labels.cpu().numpy()
         detector = NoiseDetector(rounds=self.settings.detection_rounds, bootstrap=0, seed=view.seed)
-        detector.fit(*view.tokens(), view.caption_of, view.image_of, common_space=False, image_labels=labels)
+        detector.fit(
+            *view.tokens(),
+            view.caption_of,
+            view.image_of,
+            common_space=False,
+            image_labels=self._labels(view),
+        )
         for place, name in enumerate(REMEMBERED):
             if name in detector.collected.evidence:
                 part = detector.collected.evidence[name]

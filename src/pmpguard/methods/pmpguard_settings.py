@@ -37,6 +37,8 @@ class PmpGuardSettings:
         calibration_epochs: first epoch that trains on them too.
         clean_oversampling: how often an epoch from `calibration_epochs` on comes at most to a pair judged to
             match, in place of pairs judged wrong; 1 comes to every pair once.
+        scene_classes: draw null pairs of different scene classes where labels are known; off, because no
+            published method has them.
         probability_ema: share of the previous epoch's probability that is kept.
         rematch_from: first epoch that trains flagged captions with the image they were rematched to.
         rematch_weight: how strongly, times the proposal's probability.
@@ -63,10 +65,11 @@ class PmpGuardSettings:
     complementary_temperature: float = 0.1
     warmup_epochs: int = 1
     detect_from_epoch: int = 1
-    detection_rounds: int = 5
+    detection_rounds: int = 3
     calibration: float = 0.2
     calibration_epochs: int = 5
     clean_oversampling: float = 3.0
+    scene_classes: bool = False
     probability_ema: float = 0.3
     rematch_from: int = 4
     rematch_weight: float = 0.5
