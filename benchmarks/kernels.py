@@ -61,6 +61,11 @@ MINILM = {
     "num_attention_heads": 12, "intermediate_size": 1536, "max_position_embeddings": 512,
 }  # fmt: skip
 
+CPU_NOTE = (
+    "torch.compile needs a C++ compiler at the user's machine and tens of seconds per process; "
+    "where there is none, the plain definition is what is left (gain_over_plain)"
+)
+
 Work = Callable[[], Any]
 Score = Callable[[Encoded, Encoded], Tensor]  # T captions, I images -> (T, I)
 
@@ -682,6 +687,8 @@ def main() -> None:
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "repeats": options.repeats,
         "threads": torch.get_num_threads(), "tiny": options.tiny, "rows": {},
     }  # fmt: skip
+    if not bench.on_gpu:
+        record[options.device]["note"] = CPU_NOTE
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(record, indent=2) + "\n")
     supervise([name for name in rows_of(bench) if options.only in name], options)
