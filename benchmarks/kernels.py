@@ -580,7 +580,7 @@ def rows_of(bench: Bench) -> dict[str, Callable[[], dict[str, Any]]]:
 def gains(record: dict[str, Any]) -> str:
     """The measured gains as a table for the kernels' README."""
     lines = ["| kernel, where it serves | device | gain end to end | gain alone |", "|---|---|---|---|"]
-    for device, run in record.items():
+    for device, run in record["runs"].items():
         for name, row in run["rows"].items():
             parts = [row.get(part, {}) for part in ("end_to_end", "alone")]
             cells = [gain_cell(part, device) for part in parts]
@@ -616,7 +616,7 @@ def work(bench: Bench, names: list[str], out: Path, blocking: bool) -> int:
             row["not_graphed"] = list(bench.not_graphed)
         print(name, json.dumps(row), flush=True)
         record = json.loads(out.read_text())
-        record[bench.device.type]["rows"][name + (BLOCKING if blocking else "")] = row
+        record["runs"][bench.device.type]["rows"][name + (BLOCKING if blocking else "")] = row
         out.write_text(json.dumps(record, indent=2) + "\n")
         if dead:
             return 1
@@ -643,7 +643,7 @@ def supervise(names: list[str], options: argparse.Namespace) -> None:
 
     while names and time.monotonic() < ends:
         run(names)
-        rows = json.loads(options.out.read_text())[options.device]["rows"]
+        rows = json.loads(options.out.read_text())["runs"][options.device]["rows"]
         failed = [name for name in names if "CUDA error" in json.dumps(rows.get(name, {}))]
         if failed:
             run(failed[:1], "--blocking", CUDA_LAUNCH_BLOCKING="1")
@@ -679,16 +679,17 @@ def main() -> None:
     bench = Bench(device, options.tiny, options.repeats, time.monotonic() + options.seconds)
     if options.rows:
         sys.exit(work(bench, options.rows, options.out, options.blocking))
-    record: dict[str, Any] = {}
+    record: dict[str, Any] = {"runs": {}}
     if options.out.is_file():  # the rows of the other device stay
         record = json.loads(options.out.read_text())
-    record[options.device] = {
+    run = record["runs"][options.device] = {
         "hardware": describe_hardware(device), "torch": torch.__version__, "commit": current_commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "repeats": options.repeats,
         "threads": torch.get_num_threads(), "tiny": options.tiny, "rows": {},
     }  # fmt: skip
+    record |= {name: run[name] for name in ("hardware", "commit")}  # of the last run
     if not bench.on_gpu:
-        record[options.device]["note"] = CPU_NOTE
+        run["note"] = CPU_NOTE
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(record, indent=2) + "\n")
     supervise([name for name in rows_of(bench) if options.only in name], options)

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "src/pmpguard/kernels/README.md").read_text(encoding="utf-8")
-RUNS = json.loads((ROOT / "benchmarks/results/kernels.json").read_text(encoding="utf-8"))
+RUNS = json.loads((ROOT / "benchmarks/results/kernels.json").read_text(encoding="utf-8"))["runs"]
 ROWS = [(device, name, row) for device, run in RUNS.items() for name, row in run["rows"].items()]
 
 
