@@ -56,11 +56,11 @@ def measure(data: Dataset, rate: float, config: CrossfitConfig) -> dict[str, flo
     validation, test = (Gallery(*chosen(data, codes)) for codes in (validation_codes, test_codes))
     dirty = corrupt_pairs(true_table, rate, config.seed).table
     parts = [part for _, part in judged_parts(Dataset(dirty, pixels, data.name), dirty, config, config.seed)]
-    rows, audit = judge_parts(dirty, parts, proposals=3, heat_maps=0, bootstrap=0, seed=config.seed)
+    rows, verdicts = judge_parts(dirty, parts, proposals=3, heat_maps=0, bootstrap=0, seed=config.seed)
     versions = {"dirty": dirty, "true": true_table}
     for policy in ("drop", "rematch"):
         versions[f"cleaned, {policy}"] = clean_pairs(dirty, rows, policy).table  # type: ignore[arg-type]
-    found = {"estimated_rate": audit.verdicts.mismatch_rate}
+    found = {"estimated_rate": verdicts.noise_rate}
     code_of = {image: code for code, image in enumerate(dict.fromkeys(dirty.column("image_id")))}
     for name, table in versions.items():
         images = table.column("image_id")

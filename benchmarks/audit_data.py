@@ -63,7 +63,7 @@ def judged_parts(
     with tempfile.TemporaryDirectory() as folder:
         for judge in fold_judges(table, Path(folder), config, images=data.images):
             retriever = judge.retriever.eval()
-            seen = judge.rows, judge.images, judge.looked
+            seen = judge.rows, judge.images, judge.before
             found.append((judge, judged_by_model(retriever, table, *seen, seed=seed)))
     return found
 

@@ -122,15 +122,14 @@ def measure_rate(data: Dataset, rate: float, config: CrossfitConfig) -> dict[str
     results: dict[str, dict[str, float]] = {}
     ours = [part for _, part in judged_parts(data, table, config, config.seed)]
     order = np.concatenate([part.rows for part in ours])
-    audit = judge_together(ours, seed=config.seed)
-    verdicts = audit.verdicts
+    verdicts = judge_together(ours, seed=config.seed)
     results["ours"] = measure_detection(
-        verdicts.p_match, truth[order], estimated_rate=verdicts.mismatch_rate, evidence=audit.combined
+        verdicts.p_match, truth[order], estimated_rate=verdicts.noise_rate, evidence=verdicts.combined
     ).as_dict()
-    results["ours"]["precision_at_true_rate"] = at_true_rate(audit.combined, truth[order])
-    for column, name in enumerate(audit.names):
+    results["ours"]["precision_at_true_rate"] = at_true_rate(verdicts.combined, truth[order])
+    for column, name in enumerate(verdicts.names):
         alone = measure_detection(
-            verdicts.p_match, truth[order], estimated_rate=rate, evidence=audit.parts[:, column]
+            verdicts.p_match, truth[order], estimated_rate=rate, evidence=verdicts.evidence[:, column]
         )
         results[f"ours, {name} alone"] = {
             "auroc": alone.auroc or 0.0,

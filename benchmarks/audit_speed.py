@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from audit_data import RESULTS, record
-from pmpguard.audit.embeddings import embedding_evidence
 from torch.nn.functional import normalize
 
 from pmpguard.audit.judging import JudgedPart, judge_parts, word_region_measure
 from pmpguard.audit.word_evidence import ImageWords, WordList, WordSpan
 from pmpguard.data.pairs import PairTable
+from pmpguard.detection.detector import NoiseDetector
 from pmpguard.models.encoded import Encoded
 
 DIM, REGIONS, WORDS, PER_IMAGE, VOCABULARY = 256, 49, 12, 5, 3000
@@ -79,7 +79,9 @@ def main() -> None:
     caption_of, image_of = torch.from_numpy(table.caption_codes), torch.from_numpy(table.image_codes)
     measure = word_region_measure(texts, images, options.seed)
     lap("standardise words on regions")
-    evidence = embedding_evidence(images.pooled, texts.pooled, image_of, caption_of, more={"words": measure})
+    detector = NoiseDetector(bootstrap=0, seed=options.seed).fit(
+        texts.pooled, images.pooled, caption_of, image_of, more={"words": measure}
+    )
     lap("evidence")
     captions = table.captions
     spans = [word_places(caption) for caption in captions]
@@ -88,7 +90,8 @@ def main() -> None:
     seen = ImageWords.of(vectors, images.fragments.half())
     part = JudgedPart(
         np.arange(len(table)), texts.pooled, images.pooled, caption_of, image_of, captions,
-        np.arange(len(captions)), evidence, spans, words, seen, (7, 7),
+        np.arange(len(captions)), np.arange(len(images)), detector.collected, detector.null,
+        detector.similar_texts, spans, words, seen, (7, 7),
     )  # fmt: skip
     lap("words of captions")
     rows, _ = judge_parts(table, [part], proposals=3, heat_maps=2000, bootstrap=100, seed=options.seed)

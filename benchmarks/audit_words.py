@@ -64,14 +64,14 @@ def measure_words(
     corruption = partial_corruption(world.table, offers, rate, config.seed)
     table = corruption.table
     parts = [part for _, part in judged_parts(Dataset(table, images, "scenes"), table, config, config.seed)]
-    audit = judge_together(parts, bootstrap=0, seed=config.seed)
+    verdicts = judge_together(parts, bootstrap=0, seed=config.seed)
     texts = table.captions
     columns: dict[str, list[np.ndarray]] = {
         name: [] for name in ("all", "image", "siblings", "truth", "partly", "kind")
     }
     start = 0
     for part in parts:
-        p_match = audit.verdicts.p_match[start : start + len(part.rows)]
+        p_match = verdicts.p_match[start : start + len(part.rows)]
         start += len(part.rows)
         judged = judge_words(part, p_match)
         assert judged is not None
