@@ -1,7 +1,7 @@
 """How well does a quick audit, which trains nothing, find mismatched captions?
 
-The images and captions of `audit_detection.py`, and image-level noise besides; or one caption of each image, as
-archives have them, with several draws of the images and of the noise.
+The images and captions of `audit_detection.py`, and image-level noise besides; or one caption of each image,
+as archives have them, with several draws of the images and of the noise.
 
     python benchmarks/audit_quick.py [--dataset DIR] [--images 3000]
     python benchmarks/audit_quick.py --one-caption --images 2000 --rates 0.15 --draws 5
@@ -54,8 +54,8 @@ def main() -> None:
             )
             print(cases[-1], flush=True)
     row = {
-        "dataset": data.name, "images": len(data.images), "pairs": len(table), "one_caption": options.one_caption,
-        "image_size": options.image_size, "seed": options.seed, "cases": cases,
+        "dataset": data.name, "images": len(data.images), "pairs": len(table),
+        "one_caption": options.one_caption, "image_size": options.image_size, "seed": options.seed, "cases": cases,
     }  # fmt: skip
     captions = "_one_caption" if options.one_caption else ""
     out = options.out or RESULTS / f"audit_quick_{data.name}{captions}.json"
