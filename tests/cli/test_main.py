@@ -295,3 +295,24 @@ def test_sigterm_reaches_whoever_listens_to_ctrl_c(monkeypatch, capsys):
     assert cli.main(["sample", "a"]) == 143
     assert heard == [signal.SIGINT] and capsys.readouterr().out == "a after 1 epochs\n"
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_no_dotted_option_of_a_mapping_is_lost() -> None:
+    def verb(train: dict[str, Any] | None = None) -> None:
+        """A verb."""
+
+    words = [
+        "--train.a.b",
+        "1",
+        "--train",
+        "{c: 2}",
+        "--train.a.d",
+        "-3",
+        "--train.e=x",
+        "--train.f.g",
+        "true",
+    ]
+    (option,) = cli.arranged(words, verb)
+    name, _, value = option.partition("=")
+    assert name == "--train"
+    assert json.loads(value) == {"a.b": "1", "c": 2, "a.d": "-3", "e": "x", "f.g": "true"}

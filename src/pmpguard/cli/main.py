@@ -22,7 +22,7 @@ from typing import Any
 
 import pmpguard
 from pmpguard.cli.usage import unknown_command, wrong_usage
-from pmpguard.errors import PmpguardError
+from pmpguard.errors import ConfigError, PmpguardError
 from pmpguard.experiments.recipe_names import find_recipe
 
 # verb -> (module, function, one line of help)
@@ -205,13 +205,14 @@ def arranged(words: Sequence[str], function: Callable[..., Any]) -> list[str]:
     """The words as the parser wants them.
 
     A yes-or-no option without a value means yes. A value that begins with a minus sign is joined to its
-    option. An option that takes a list may be repeated. A positional-only parameter that has a default may
-    be left out.
+    option. An option that takes a list may be repeated. Dotted options of one mapping, of which the parser
+    would lose some, become that mapping. A positional-only parameter that has a default may be left out.
     """
     parameters = inspect.signature(function).parameters
     kinds = {f"--{name}": str(kind.annotation) for name, kind in parameters.items()}
     result: list[str] = []
     lists: dict[str, list[str]] = {}
+    mappings: dict[str, dict[str, Any]] = {}
     given = 0  # words that belong to no option
     rest = list(words)
     while rest:
@@ -230,13 +231,20 @@ def arranged(words: Sequence[str], function: Callable[..., Any]) -> list[str]:
             result += [word, rest.pop(0) if has_value else "true"]
         elif kinds.get(name) == "tuple[str, ...]" and (equals or following is not None):
             lists.setdefault(name, []).append(value if equals else rest.pop(0))
+        elif kinds.get(whole := name.partition(".")[0], "").startswith("dict[") and (
+            equals or following is not None
+        ):
+            value = value if equals else rest.pop(0)
+            dotted = name.partition(".")[2]
+            mappings.setdefault(whole, {}).update({dotted: value} if dotted else mapping_of(value, whole))
         elif equals or word in FLAGS or following is None:
             result.append(word)
         elif NEGATIVE_NUMBERS.fullmatch(following):
             result.append(f"{word}={rest.pop(0)}")
         else:
             result += [word, rest.pop(0)]
-    result = [f"{name}={json.dumps(values)}" for name, values in lists.items()] + result
+    collected = {**lists, **mappings}
+    result = [f"{name}={json.dumps(values)}" for name, values in collected.items()] + result
     required = sum(kind.default is kind.empty for kind in parameters.values())
     optional = [
         str(kind.default)
@@ -244,6 +252,21 @@ def arranged(words: Sequence[str], function: Callable[..., Any]) -> list[str]:
         if kind.kind is kind.POSITIONAL_ONLY and kind.default is not kind.empty
     ]
     return result + optional[given - required :] if given >= required else result
+
+
+def mapping_of(text: str, option: str) -> dict[str, Any]:
+    """A mapping as YAML or JSON."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{option}: not readable as YAML ({error})", fix="give {name: value}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(
+            f"{option}: {text!r} is no mapping", fix=f"give {{name: value}}, or {option}.NAME VALUE"
+        )
+    return found
 
 
 def option_name(word: str) -> str:
