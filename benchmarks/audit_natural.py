@@ -1,4 +1,4 @@
-"""The most suspicious pairs of a dataset as published, as a image to look at and as a list.
+"""The most suspicious pairs of a dataset as published, as an image to look at and as a list.
 
     pmpguard audit DATASET --out REPORT
     python benchmarks/audit_natural.py REPORT --name NAME [--count 50] [--words A B --outside CLASS]

@@ -1,6 +1,6 @@
 """What one look of detection costs: p(match) of all labelled pairs, for growing numbers of pairs, in one run.
 
-Pooled embeddings are random with planted matches, five captions a image, two in five of them copies from
+Pooled embeddings are random with planted matches, five captions an image, two in five of them copies from
 other images. Timed are the evidence (score of every labelled pair and of as many wrong ones, agreement of
 captions), what competitors add and the mixture, and, apart from them, the maps that one round of the
 training-free detection learns, and the five best captions for some images out of all captions. The aim is a

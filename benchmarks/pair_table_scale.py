@@ -28,7 +28,7 @@ CHUNK = 500_000
 
 
 def write_synthetic(path: Path, pairs: int, seed: int = 0) -> None:
-    """Pairs like RS5M's: one caption of about twelve words a image, a hundredth held out for test."""
+    """Pairs like RS5M's: one caption of about twelve words an image, a hundredth held out for test."""
     generator = np.random.default_rng(seed)
     held_out = pairs // 100
     columns = ("pair_id", "image", "caption", "split", "image_id", "label")

@@ -74,7 +74,7 @@ MINILM = {
 
 
 def made_up_pairs(count: int, seed: int) -> PairTable:
-    """One caption a image, of 11 words give or take 4."""
+    """One caption an image, of 11 words give or take 4."""
     draw = np.random.default_rng(seed)
     lengths = np.clip(np.rint(draw.normal(11, 4, count)), 3, 24).astype(int)
     captions = [" ".join(draw.choice(VOCABULARY.split(), length)) for length in lengths]
@@ -82,7 +82,7 @@ def made_up_pairs(count: int, seed: int) -> PairTable:
 
 
 def five_captions(images: int, seed: int) -> PairTable:
-    """Five captions a image, half of them of 8 to 13 words, a few of up to 30."""
+    """Five captions an image, half of them of 8 to 13 words, a few of up to 30."""
     draw = np.random.default_rng(seed)
     lengths = np.clip(np.rint(np.exp(draw.normal(2.33, 0.3, CAPTIONS_PER_IMAGE * images))), 4, 30)
     lengths[::499] = 30

@@ -236,7 +236,7 @@ def test_the_figure(report, tmp_path, capsys):
 
 
 def write_random_embeddings(folder: Path, pairs: int) -> None:
-    """As clip-retrieval writes them, two captions a image; no caption has to do with its image."""
+    """As clip-retrieval writes them, two captions an image; no caption has to do with its image."""
     generator = np.random.default_rng(0)
     for name in ("img_emb", "text_emb", "metadata"):
         (folder / name).mkdir(parents=True)

@@ -15,7 +15,7 @@ def dataset(tmp_path):
     for number in range(12):
         image = Image.fromarray(rng.integers(0, 256, (5, 5, 3), dtype=np.uint8)).resize((48, 48))
         image.save(tmp_path / f"{number}.png")
-        for caption in (f"scene {number}", f"a image of scene {number}"):
+        for caption in (f"scene {number}", f"an image of scene {number}"):
             split = "train" if number < 8 else "test"
             lines.append(json.dumps({"image": f"{number}.png", "caption": caption, "split": split}))
     path = tmp_path / "pairs.jsonl"

@@ -88,7 +88,7 @@ def test_a_part_of_the_recipe_is_run_rendered_and_not_run_again(
     assert captured.err.count("finished before") == 4 and "| guard | ours | 2 |" in captured.out
 
 
-def test_rendering_only_takes_the_finished_rows_of_these_settings(
+def test_rendering_only_runs_nothing_and_says_which_rows_have_other_settings(
     workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object, **__: object) -> None:
@@ -100,8 +100,8 @@ def test_rendering_only_takes_the_finished_rows_of_these_settings(
     assert cli.main(words(workplace, "--render_only", "true")) == 0
     text = capsys.readouterr().out
     assert "of 12 runs are missing" in text and "| infonce | ours |" in text
-    assert cli.main(words(workplace, "--render-only=true", "--train.batch_size", "41")) == 1
-    assert "no finished run of this recipe with these settings" in capsys.readouterr().err
+    assert cli.main(words(workplace, "--render-only=true", "--train.batch_size", "41")) == 0
+    assert "1 of 1 rows were recorded with other settings" in capsys.readouterr().out
 
 
 def test_ctrl_c_says_how_to_continue(

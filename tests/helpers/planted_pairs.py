@@ -42,7 +42,7 @@ def planted(
 
 
 def write_clip_folder(folder: Path, pairs: Planted, parts: int = 2) -> None:
-    """As clip-retrieval writes it, in several parts, float16; plus a image for every image."""
+    """As clip-retrieval writes it, in several parts, float16; plus an image for every image."""
     for name in ("img_emb", "text_emb", "metadata", "images"):
         (folder / name).mkdir(parents=True)
     for number, rows in enumerate(np.array_split(np.arange(len(pairs.image_of)), parts)):

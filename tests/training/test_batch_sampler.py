@@ -167,7 +167,7 @@ def test_avoiding_never_makes_it_worse(sampler):
     repeats=st.integers(1, 4),
 )
 def test_no_collisions_where_they_can_be_avoided(seed, batch_size, captions, repeats):
-    """Many more batches than captions of a image or copies of a sentence: nothing collides."""
+    """Many more batches than captions of an image or copies of a sentence: nothing collides."""
     pairs = 60 * batch_size
     images = np.arange(pairs) // captions
     texts = StableRandom("test", seed).order(pairs) // repeats
@@ -310,7 +310,7 @@ def test_a_sampler_visits_rows_as_often_as_asked_in_as_many_steps():
 
 
 def test_an_epoch_of_rsicd_size_is_planned_quickly():
-    """43,670 pairs, five captions a image, 13,000 sentences of which the commonest has 600 copies."""
+    """43,670 pairs, five captions an image, 13,000 sentences of which the commonest has 600 copies."""
     images = np.arange(43_670) // 5
     weights = 1 / np.arange(20, 13_020)
     captions = np.random.default_rng(0).choice(13_000, 43_670, p=weights / weights.sum())

@@ -85,7 +85,7 @@ def test_pixels_and_words_belong_to_the_rows(retriever: Retriever) -> None:
     batch = next(loader(retriever, augmentation=Augmentation(False, False, 1.0)).batches(0, 0))
     rows = batch.rows.numpy()
     assert torch.equal(batch.image_keys[batch.image_of], torch.from_numpy(DATA.train.image_codes[rows]))
-    assert len(batch.image_keys) == len(set(batch.image_keys.tolist())) == 15  # two captions share a image
+    assert len(batch.image_keys) == len(set(batch.image_keys.tolist())) == 15  # two captions share an image
     own = next(DATA.train_images.batches([batch.image_keys.numpy()]))
     assert torch.equal(batch.images, own.float())
     ids, mask = retriever.tokenize([DATA.train.captions[row] for row in rows])

@@ -45,7 +45,7 @@ class NoiseConfig:
 
     Args:
         rate: share of the pairs (or images).
-        level: "caption" replaces single captions, "image" all captions of a image.
+        level: "caption" replaces single captions, "image" all captions of an image.
         seed: of the corruption; by default the run's own.
         file: a saved corruption to use instead.
     """

@@ -21,7 +21,7 @@ class InfoNceSettings:
 class InfoNce(Method):
     """Cross-entropy of each caption over the batch's images and of each image over its captions.
 
-    Pairs that share a image or a caption string are positives of each other. Trusts every label.
+    Pairs that share an image or a caption string are positives of each other. Trusts every label.
     """
 
     name = "infonce"

@@ -66,14 +66,14 @@ def synthetic_scenes(
     processes: int = 1,
     progress: bool | None = None,
 ) -> SyntheticScenes:
-    """Make a world of `count` scenes.
+    """Draw `count` scenes with their captions.
 
     The last scenes are the test split, those before them the validation split, the rest is for training;
     scenes are drawn independently, so their order carries no meaning. Drawing is spread over `processes`;
-    the result does not depend on it. `progress` shows a bar; by default only for large worlds.
+    the result does not depend on it. `progress` shows a bar; by default only where there are many.
 
-    >>> world = scene_world(10, size=64)
-    >>> tuple(world.images.shape), world.table.splits()
+    >>> scenes = synthetic_scenes(10, size=64)
+    >>> tuple(scenes.images.shape), scenes.table.splits()
     ((10, 3, 64, 64), {'train': 40, 'val': 5, 'test': 5})
     """
     if count < 1:

@@ -61,7 +61,7 @@ class BiCro(Method):
     Differs from the original:
       * Negatives are semi-hard. The original's hardest ones meet a similarity network after thousands of
         steps of warm-up. Cosines after a short one leave most pairs below their hardest negative, the more so
-        among look-alike scenes with several captions a image, and collapse. Soft margins below the whole
+        among look-alike scenes with several captions an image, and collapse. Soft margins below the whole
         one make collapsing cheaper still, and a collapsed model finds every pair consistent.
       * One network instead of two that judge for each other: every peer here gets the same one model.
       * Anchors come from the whole training set, not from the batch, and labels are estimated once per epoch.

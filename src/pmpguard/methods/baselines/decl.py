@@ -60,7 +60,7 @@ class Decl(Method):
       * Negatives become harder by epoch (all count in the first, the fewest after `harder_for`), not by step:
         0.025 fewer per step, as theirs, takes about five epochs of Flickr30K, and would mean another schedule
         on every dataset.
-      * Pairs that share a image or a caption string are not held against each other.
+      * Pairs that share an image or a caption string are not held against each other.
       * Terms are means over pairs; `hinge_weight` keeps the ratio of the original's sum and mean.
     """
 

@@ -1,4 +1,4 @@
-"""DOVE: scores oriented by a image's regions, text read both ways (Ma et al., TGRS 2024).
+"""DOVE: scores oriented by an image's regions, text read both ways (Ma et al., TGRS 2024).
 
 Q. Ma, J. Pan, C. Bai, "Direction-Oriented Visual-semantic Embedding Model for Remote Sensing Image-text
 Retrieval", IEEE Transactions on Geoscience and Remote Sensing 62, 2024, arXiv 2310.08276.

@@ -75,7 +75,7 @@ class L2rm(Method):
       batch as
         negatives, rematching happens among its mismatched pairs alone, without a queue of earlier images
         (which the original makes as long as its batch).
-      * The cost layer. Theirs multiplies a image's similarities to the 128 captions of a batch by a
+      * The cost layer. Theirs multiplies an image's similarities to the 128 captions of a batch by a
         128 x 128 matrix, started at ReLU(1 - s), although a place in a batch means nothing; ours has what is
         left of such a matrix if order must not matter: a weight on s, one on the image's mean similarity,
         and a bias. It learns from all clean pairs of a batch instead of a few planted among others.

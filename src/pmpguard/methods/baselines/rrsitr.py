@@ -55,13 +55,13 @@ class Rrsitr(Method):
     Differs from the original:
       * Limits follow the batch: l of a guess grows with the logarithm of the batch size, and 18 is a little
         under that of a guess among the original's 100 pairs (18.4); a batch of 100 has exactly theirs.
-      * The fragments' similarity is the root mean square of the cosines of a caption's words and a image's
+      * The fragments' similarity is the root mean square of the cosines of a caption's words and an image's
         regions, times the root of `words`. Theirs is the root of the sum over 77 words, padding included, and
         49 regions: made for the tokens of an aligned CLIP, whose cosines hardly differ, it is far too sharp
         to start training with, while the plain mean is so flat that under heavy noise every pair looks noisy.
       * The self-paced regulariser is left out: it is a function of weights held fixed, and has no gradient.
-      * Pairs that share a image or a caption string are not held against each other, nor for each other: a
-        pair's loss is its own, or the wrong captions of a image would make its right one look wrong.
+      * Pairs that share an image or a caption string are not held against each other, nor for each other: a
+        pair's loss is its own, or the wrong captions of an image would make its right one look wrong.
     """
 
     name = "rrsitr"
@@ -131,7 +131,7 @@ def paced_weights(losses: Tensor, limit: float) -> Tensor:
 
 
 def fragment_similarities(texts: Encoded, images: Encoded) -> Tensor:
-    """(T, I): the root mean square of the cosines between a caption's words and a image's regions."""
+    """(T, I): the root mean square of the cosines between a caption's words and an image's regions."""
     words = texts.fragments * texts.mask[:, :, None]  # (T, m, d)
     regions = images.fragments * images.mask[:, :, None]  # (I, n, d)
     cosines = words.flatten(0, 1) @ regions.flatten(0, 1).T  # (T m, I n)

@@ -71,7 +71,7 @@ class ImageEncoder(nn.Module):
 
     `tokens` runs the backbone and `project` the last linear layer, so the tokens of a frozen backbone can be
     computed once and kept. Batch normalisation uses its stored statistics in training too unless
-    `freeze_norm` is off: otherwise a image's embedding would depend on the rest of its batch.
+    `freeze_norm` is off: otherwise an image's embedding would depend on the rest of its batch.
     """
 
     centre: Tensor

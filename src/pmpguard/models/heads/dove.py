@@ -1,4 +1,4 @@
-"""The head of DOVE: captions read in both directions, and scores oriented by a image's regions.
+"""The head of DOVE: captions read in both directions, and scores oriented by an image's regions.
 
 The score of a pair is the cosine of two vectors. The image's: its pooled vector after attention to its own
 regions. The caption's: its pooled vector plus its words, weighed by what the image's mean region asks for.

@@ -1,4 +1,4 @@
-"""The head of SWAN: a image seen as a whole and in detail at once, and words joined to phrases."""
+"""The head of SWAN: an image seen as a whole and in detail at once, and words joined to phrases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PHRASES = (2, 3)  # words that a phrase joins
 
 
 class SwanHead(Head):
-    """Scene-aware aggregation of a image and coarse-grained enhancement of a caption.
+    """Scene-aware aggregation of an image and coarse-grained enhancement of a caption.
 
     The whole: the mean region, filtered by a small network. The detail: `SceneDetail`. Both are joined by two
     linear layers. Captions: `PhraseEnhancement`. Regions and words themselves stay as they are.
