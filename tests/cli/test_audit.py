@@ -59,6 +59,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_the_report_is_whole(report):
     names = {path.name for path in report[1].iterdir()}
     assert {"issues.parquet", "summary.json", "pairs.parquet", "index.html"} <= names
@@ -93,6 +94,7 @@ def test_machine_readable_output_and_exit_code(report, tmp_path, capsys):
     assert Path(told["page"]).is_file() and dataset.is_dir()
 
 
+@pytest.mark.slow
 def test_text_output(report, tmp_path, capsys):
     dataset, _, model = report
     run_verb(
@@ -249,6 +251,7 @@ def write_random_embeddings(folder: Path, pairs: int) -> None:
     pq.write_table(pa.table(columns), folder / "metadata/0.parquet")
 
 
+@pytest.mark.slow
 def test_a_clip_folder_is_a_dataset_of_its_own(tmp_path, capsys):
     write_random_embeddings(tmp_path / "emb", 60)
     done = audit(tmp_path / "emb", tmp_path / "out", embeddings=tmp_path / "emb")
@@ -261,6 +264,7 @@ def test_a_clip_folder_is_a_dataset_of_its_own(tmp_path, capsys):
     assert json.loads(captured.out)["summary"] == done.as_dict()["summary"]
 
 
+@pytest.mark.slow
 def test_images_that_were_not_looked_at_are_not_counted(tmp_path, capsys):
     write_random_embeddings(tmp_path / "emb", 60)
     done = audit(tmp_path / "emb", tmp_path / "out")

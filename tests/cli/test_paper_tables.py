@@ -56,6 +56,7 @@ def test_there_is_a_recipe_for_every_table() -> None:
     assert [recipe.stem for recipe in TABLES] == ["table1", "table2", "table3", "table4"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", TABLES, ids=lambda path: path.stem)
 def test_every_printed_row_has_a_line_a_rate_and_a_dataset(recipe: Path) -> None:
     grid = read_grid(recipe)
@@ -131,6 +132,7 @@ def test_every_recipe_runs_in_miniature(
     assert row.selected_on == "val" and row.rate == rate
 
 
+@pytest.mark.slow
 def test_printed_rows_of_each_dataset_stand_beside_its_own(tmp_path: Path) -> None:
     ours = dict.fromkeys(recall_names(), 1.0)
     rows = [ResultRow(name, "pmpguard", "caption", 0.4, 0, "swin-t+bert-base", "val", ours)
@@ -145,6 +147,7 @@ def test_printed_rows_of_each_dataset_stand_beside_its_own(tmp_path: Path) -> No
     assert line in second and line not in first and f"| {value.mr:.2f} |" in second
 
 
+@pytest.mark.slow
 def test_table_3_is_held_out_of_shards(
     world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

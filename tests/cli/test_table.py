@@ -88,6 +88,7 @@ def test_a_part_of_the_recipe_is_run_rendered_and_not_run_again(
     assert captured.err.count("finished before") == 4 and "| guard | ours | 2 |" in captured.out
 
 
+@pytest.mark.slow
 def test_rendering_only_runs_nothing_and_says_which_rows_have_other_settings(
     workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, world: Path) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_training_leaves_a_whole_run_and_continues_when_called_again(
     trained: Path, world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,6 +65,7 @@ def test_training_leaves_a_whole_run_and_continues_when_called_again(
     assert (trained / "metrics.jsonl").read_bytes() == before  # nothing was left to do
 
 
+@pytest.mark.slow
 def test_the_recipe_for_a_first_model_is_read(tmp_path: Path, world: Path) -> None:
     recipe = Path(pmpguard.__file__).parent / "experiments" / "recipes" / "train" / "frozen-light.yaml"
     tiny = {"vision": "tiny", "text": "tiny", "dim": "16", "image_size": "64"}

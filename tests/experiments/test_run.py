@@ -108,6 +108,7 @@ class GuardedLabels:
         return len(self._values)
 
 
+@pytest.mark.slow
 def test_nothing_but_the_detection_metric_reads_the_labels(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +146,7 @@ def test_the_tripwire_can_trip() -> None:
             read(labels)
 
 
+@pytest.mark.slow
 def test_turned_labels_change_the_metric_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, guarded: tuple[Path, ExperimentResult]
 ) -> None:
@@ -301,6 +303,7 @@ def test_no_validation_split_is_an_error_that_names_it(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------ oracle and row
 
 
+@pytest.mark.slow
 def test_the_oracle_of_a_method_that_weights_pairs_is_told_the_weights(tmp_path: Path) -> None:
     result = run_experiment(config(oracle=True, train=replace(GUARD, batch_size=20)), tmp_path, DATA)
     assert result.row.method == "oracle" and result.detection is None and result.rematching is None

@@ -39,6 +39,7 @@ def run(capsys, *words):
     return json.loads(captured.out)
 
 
+@pytest.mark.slow
 def test_it_judges_pairs(scenes, clip):
     found = pmpguard.audit(scenes, model=clip, bootstrap=0, device="cpu")
     assert len(found.issues) == len(scenes) and str(clip) in found.summary.model

@@ -26,6 +26,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ODD)
 def test_the_configs_of_run_and_model_agree(method: str, tmp_path: Path) -> None:
     model = replace(small_config().model, dropout=0.1, ranking_weight=0.5, temperature=0.1)
@@ -69,7 +70,7 @@ def test_a_resolved_config_resolves_to_itself(method: str) -> None:
         ),
         ("infonce", {"ranking": "awareness+gated"}, "infonce trains with 'pooled'\nFix: remove it$"),
         ("pir", {"head": HeadConfig("pir", scenes=3)}, "head.scenes: 3 .*\nFix: .*settings.classes$"),
-        ("swan", {"stages": False}, "stages: False .*\nFix: .*settings.stages$"),
+        ("swan", {"multi_scale": False}, "multi_scale: False .*\nFix: .*settings.multi_scale$"),
     ],
 )
 def test_what_the_method_decides_is_refused_elsewhere(

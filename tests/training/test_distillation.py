@@ -60,6 +60,7 @@ def test_without_being_asked_there_is_one_model(tmp_path: Path) -> None:
     assert plain.model_kept == 1
 
 
+@pytest.mark.slow
 def test_the_second_model_has_other_draws_and_replaces_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_stopped_after_the_last_step_it_says_what_to_do_and_goes_on(
     assert looks == config.epochs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mr", "kept"), [(101.0, STUDENT), (-1.0, TEACHER)])
 def test_teacher_and_student_keep_their_own_records_and_the_card_says_which_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mr: float, kept: str
@@ -173,6 +175,7 @@ def test_teacher_and_student_keep_their_own_records_and_the_card_says_which_is_k
     assert not (tmp_path / "metrics.jsonl").exists() and not (tmp_path / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_a_refused_run_changes_no_file_of_teacher_and_student(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

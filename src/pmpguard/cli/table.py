@@ -268,7 +268,7 @@ def rendered(
     """Write the tables and the plot of these rows into `out`."""
     if not rows:
         raise DataError(
-            f"{grid.rows}: no finished run of this recipe with these settings",
+            f"{grid.rows}: no finished run of this recipe",
             fix="run it without --render_only",
         )
     order = [line.name for line in grid.methods]

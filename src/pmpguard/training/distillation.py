@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pmpguard.files import sync, write_atomic
 from pmpguard.training.checkpoint import refuse_foreign
-from pmpguard.training.config import TrainConfig
+from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distributed import World, barrier, writing_right
 from pmpguard.training.loop import Observer, TrainingData, TrainResult, run_identity, train
 
@@ -33,7 +33,7 @@ def train_with_distillation(
 
     `run/model` is then the better of the two on validation, and the verdicts are its own.
     """
-    world = World.current()
+    config, world = resolve(config), World.current()
     divided = (run / TEACHER).is_dir()
     barrier(world)  # all have seen the folders before one of them makes any
     if divided:  # perhaps not to the end

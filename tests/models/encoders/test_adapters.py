@@ -95,6 +95,7 @@ def test_an_adapter_against_loops():
         torch.testing.assert_close(found[n], expected, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("vision", "text", "inside"),
     [
