@@ -106,7 +106,7 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
         "curve": [round(entry["mr"], 2) for entry in logged if entry["kind"] == "validation"],
         "by_ranking": by_ranking,
         "detection_auroc": None if flagged is None else flagged.auroc,
-        "wrong_share": wrong_shares,  # of all weight, at every look of one model, then of the second
+        "wrong_share": wrong_shares,  # of all weight, at every round of one model, then of the second
         "estimated_rate": None if flagged is None else flagged.estimated_rate,
         "pairs_per_second": round(trained.pairs_per_second),
         "train_seconds": round(trained.seconds, 1),

@@ -89,7 +89,7 @@ def test_a_quick_audit_finds_wrong_captions_nearly_as_well_as_trained_judges() -
             assert 0 < ours["auroc"] - case["auroc"] < 0.003
 
 
-def test_on_rsicd_catching_keeps_retrieval_above_the_papers_rows_and_all_others_at_every_rate() -> None:
+def test_on_rsicd_detection_keeps_retrieval_above_the_papers_rows_and_all_others_at_every_rate() -> None:
     rows = [row for row in rows_of(RESULTS / "rsicd-light.jsonl") if row["level"] == "caption"]
     others = {row["method"] for row in rows} - {"pmpguard", "pmpguard, one model", "oracle"}
     usual = {"infonce", "vse", "naaf", "ccl", "ccl tuned at 0.8", "l2rm", "bicro", "decl", "rrsitr"}
@@ -161,7 +161,7 @@ def test_a_model_taught_by_a_first_one_is_better_with_most_captions_wrong() -> N
         assert abs(each["detection_estimated_rate"] - 0.8) < 0.02
 
 
-def test_whole_exchanged_images_are_caught_on_rsicd() -> None:
+def test_image_level_noise_is_detected_on_rsicd() -> None:
     found = seeds_of("rsicd-light", "image")
     for rate, auroc, off in ((0.4, 0.98, 0.03), (0.8, 0.96, 0.045)):  # one of three is 0.044 low at 0.8
         ours, plain = (found[name, rate] for name in ("pmpguard", "infonce"))

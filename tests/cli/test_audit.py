@@ -102,9 +102,9 @@ def test_text_output(report, tmp_path, capsys):
         audit,
         [str(dataset), "--out", str(tmp_path / "out"), "--model", str(model), "--bootstrap", "5"],
     )
-    said = capsys.readouterr().out
+    message = capsys.readouterr().out
     for part in ("80 pairs of 16 images", "estimated mismatch rate", "most suspicious", "index.html"):
-        assert part in said
+        assert part in message
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_clip_folder_is_a_dataset_of_its_own(tmp_path, capsys):
     write_random_embeddings(tmp_path / "emb", 60)
     done = audit(tmp_path / "emb", tmp_path / "out", embeddings=tmp_path / "emb")
     assert done.exit_code == 0 and done.as_dict()["summary"]["pairs"] == 60
-    assert any("no images in the report" in said for said in done.outcome.summary.warnings)
+    assert any("no images in the report" in message for message in done.outcome.summary.warnings)
     assert "a folder of embeddings" not in capsys.readouterr().err
     assert run_verb("audit", audit, [str(tmp_path / "emb"), "--out", str(tmp_path / "alone"), "--json"]) == 0
     captured = capsys.readouterr()
@@ -285,7 +285,7 @@ def test_what_embed_wrote_can_be_audited(report, tmp_path):
     assert [(row.pair_id, row.p_match) for row in alone.outcome.rows] == [
         (row.pair_id, row.p_match) for row in done.outcome.rows
     ]
-    assert not any("no images" in said for said in alone.outcome.summary.warnings)
+    assert not any("no images" in message for message in alone.outcome.summary.warnings)
 
 
 def test_one_threshold_for_proposals_everywhere(tmp_path):
@@ -304,8 +304,8 @@ def test_one_threshold_for_proposals_everywhere(tmp_path):
         )
     ]
     summary = AuditSummary(2, 2, 2, 1.0, None, 0, 0)
-    said = AuditReport(tmp_path, AuditOutcome(rows, summary, {}, tmp_path / "index.html")).as_text()
-    assert "better (0.51): 'a lake'" in said and "a hill" not in said
+    message = AuditReport(tmp_path, AuditOutcome(rows, summary, {}, tmp_path / "index.html")).as_text()
+    assert "better (0.51): 'a lake'" in message and "a hill" not in message
     assert clean_pairs(table, rows, "rematch").table.captions == ["a lake"]
 
 
@@ -327,7 +327,7 @@ def test_an_audit_overwrites_no_dataset(report, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("change", "code", "said"),
+    ("change", "code", "message"),
     [
         ("one image", 1, "nothing can be judged"),
         ("equal captions", 1, "nothing can be judged"),
@@ -336,7 +336,7 @@ def test_an_audit_overwrites_no_dataset(report, tmp_path, capsys):
         ("all wrong", 0, "most captions are wrong"),
     ],
 )
-def test_exit_codes_of_bad_input(report, tmp_path, capsys, change, code, said):
+def test_exit_codes_of_bad_input(report, tmp_path, capsys, change, code, message):
     dataset, _, model = report
     table = read_pairs(dataset)
     words = ["--model", str(model)]
@@ -355,7 +355,7 @@ def test_exit_codes_of_bad_input(report, tmp_path, capsys, change, code, said):
         write_random_embeddings(path, 400)
     assert main(["audit", str(path), "--out", str(tmp_path / "out"), *words]) == code
     captured = capsys.readouterr()
-    assert said in (captured.out if code == 0 else captured.err)
+    assert message in (captured.out if code == 0 else captured.err)
     assert (tmp_path / "out/summary.json").is_file() == (code == 0)
 
 

@@ -282,10 +282,10 @@ def test_the_package_itself_is_the_command() -> None:
 
 def test_sigterm_reaches_whoever_listens_to_ctrl_c(monkeypatch, capsys):
     """A verb that saves on Ctrl-C, as training does, saves on SIGTERM, too; its exit code tells which."""
-    heard: list[int] = []
+    received: list[int] = []
 
     def saving(path: Path) -> Report:
-        before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+        before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
         signal.raise_signal(signal.SIGTERM)
         signal.signal(signal.SIGINT, before)
         return Report(path, 1, exit_code=130)
@@ -293,7 +293,7 @@ def test_sigterm_reaches_whoever_listens_to_ctrl_c(monkeypatch, capsys):
     monkeypatch.setattr(sys.modules["pmpguard.cli.sample"], "sample", saving)
     before = signal.getsignal(signal.SIGTERM)
     assert cli.main(["sample", "a"]) == 143
-    assert heard == [signal.SIGINT] and capsys.readouterr().out == "a after 1 epochs\n"
+    assert received == [signal.SIGINT] and capsys.readouterr().out == "a after 1 epochs\n"
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -76,7 +76,7 @@ def test_the_recipe_for_a_first_model_is_read(tmp_path: Path, world: Path) -> No
     assert kept["model"]["vision_options"]["frozen"] and not kept["settings"]["cga"]
 
 
-def test_the_text_says_how_good_model_and_catching_are(
+def test_the_text_says_how_good_model_and_detection_are(
     trained: Path, world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(train_words(trained, world)) == 0
@@ -166,7 +166,7 @@ def test_evaluating_a_saved_model_repeats_what_training_measured(
     assert some["shortlist"] == 2 and some["intervals"] == {}
 
 
-def test_evaluating_on_the_embedded_world_and_another_split(
+def test_evaluating_on_synthetic_scenes_and_another_split(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = evaluate(str(trained / "model"), "--scenes", "30", "--split", "val", capsys=capsys)

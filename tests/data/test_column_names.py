@@ -37,7 +37,7 @@ def test_other_standard_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "found", "said"),
+    ("option", "found", "message"),
     [
         ("", ["a", "b"], r"here: no column for the image\nFix: found a, b; name it with --columns image="),
         ("image=a", ["a", "b"], r"here: no column for the caption\nFix: found a, b; name it"),
@@ -46,8 +46,8 @@ def test_other_standard_columns() -> None:
         ("", [], "Fix: found nothing"),
     ],
 )
-def test_what_is_missing_is_said_with_what_is_there(option: str, found: list[str], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_what_is_missing_is_said_with_what_is_there(option: str, found: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         ColumnNames.of(option).find(found, "here")
     assert not ColumnNames.of(option).fit(found)
 

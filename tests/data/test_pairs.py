@@ -52,7 +52,7 @@ def test_ids_given_as_numbers_become_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [
         ({"caption": ["x", None, "z", "", "", ""]}, "table row 1: caption is empty"),
         ({"pair_id": ["a", "b", "c", "b", "d", "a"]}, "table rows 1 and 3: both have pair_id 'b'"),
@@ -62,8 +62,8 @@ def test_ids_given_as_numbers_become_text() -> None:
         ({"lon": [float("inf")] * 6}, "table row 0: lon is inf"),
     ],
 )
-def test_bad_columns_are_refused(columns: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_bad_columns_are_refused(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         table(**columns)
 
 

@@ -72,7 +72,7 @@ def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         (tarfile.SYMTYPE, "symbolic link"),
         (tarfile.LNKTYPE, "hard link"),
@@ -82,11 +82,11 @@ def test_names_that_leave_the_folder_are_refused(tmp_path: Path, name: str) -> N
         (tarfile.GNUTYPE_SPARSE, "unknown type"),
     ],
 )
-def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes, said: str) -> None:
+def test_links_and_devices_are_refused(tmp_path: Path, kind: bytes, message: str) -> None:
     path = tmp_path / "a.tar"
     with tarfile.open(path, "w") as tar:
         format_examples.add_member(tar, "odd.png", b"", type=kind, linkname="/etc/passwd")
-    with path.open("rb") as stream, pytest.raises(DataError, match=said) as flagged:
+    with path.open("rb") as stream, pytest.raises(DataError, match=message) as flagged:
         list(shards.iter_members(stream, "a.tar"))
     assert "odd.png" in str(flagged.value)
 
@@ -216,11 +216,11 @@ def test_sample_errors_name_the_sample(tmp_path: Path) -> None:
         "characters, over 10,000": [("a.png", b"x"), ("a.txt", b"x" * 20_000)],
         "over 1,048,576": [("a.png", b"x"), ("a.txt", b"x" * 1_100_000)],
     }
-    for said, members in cases.items():
+    for message, members in cases.items():
         with tarfile.open(tmp_path / "a.tar", "w") as tar:
             for name, data in members:
                 format_examples.add_member(tar, name, data)
-        with pytest.raises(DataError, match=said) as flagged:
+        with pytest.raises(DataError, match=message) as flagged:
             read_pairs(tmp_path / "a.tar", format="webdataset")
         assert "a.tar" in str(flagged.value)
 

@@ -156,10 +156,10 @@ def test_rows_carry_every_setting_and_their_fingerprint(tmp_path: Path, runs: li
 
 
 def test_default_and_given_settings_of_equal_value_are_one_run(tmp_path: Path) -> None:
-    said, unsaid = (GridMethod("m", method="vse", settings=settings) for settings in ({"margin": 0.2}, {}))
-    first, second = (grid_cells(small_grid(tmp_path, methods=(line,)))[0] for line in (said, unsaid))
+    given, left_out = (GridMethod("m", method="vse", settings=settings) for settings in ({"margin": 0.2}, {}))
+    first, second = (grid_cells(small_grid(tmp_path, methods=(line,)))[0] for line in (given, left_out))
     assert first.fingerprint == second.fingerprint
-    other = replace(said, preset="recommended", settings={"margin": 0.25})
+    other = replace(given, preset="recommended", settings={"margin": 0.25})
     assert grid_cells(small_grid(tmp_path, methods=(other,)))[0].fingerprint != first.fingerprint
 
 

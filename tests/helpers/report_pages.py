@@ -104,7 +104,7 @@ class PageOpener:
         context.set_offline(True)
         context.on("request", lambda request: self.requests.append(request.url))
         context.on("weberror", lambda error: self.errors.append(str(error.error)))
-        context.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        context.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
         self.contexts.append(context)
         page = context.new_page()
         page.goto(path.as_uri())

@@ -141,8 +141,8 @@ def test_scenes_with_coordinates_are_worth_a_hint(made, tmp_path, capsys):
     folder = tmp_path / "scenes"
     write_scene(folder / "a.tif")
     update(made, folder, tmp_path / "first")
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and "a.tif" in said[0] and "--tile 256" in said[0]
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 1 and "a.tif" in warnings[0] and "--tile 256" in warnings[0]
     with (
         rasterio.open(folder / "a.tif") as scene,
         rasterio.open(folder / "big.tif", "w", BIGTIFF="YES", **scene.profile),

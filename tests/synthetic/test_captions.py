@@ -68,16 +68,16 @@ def false_phrases(text: str, scene: Scene) -> list[str]:
     wrong = []
     for match in PHRASE.finditer(without_class_names(text)):
         group = groups.get(NOUNS[match["noun"]][0])
-        said = (match["size"], match["shape"], match["colour"])
-        if group is None or not answers(group, match["count"], said):
+        stated = (match["size"], match["shape"], match["colour"])
+        if group is None or not answers(group, match["count"], stated):
             wrong.append(match[0])
     return wrong
 
 
-def answers(group: Group, count: str, said: tuple[str | None, ...]) -> bool:
+def answers(group: Group, count: str, stated: tuple[str | None, ...]) -> bool:
     truth = (group.size, group.shape, group.colour)
     return group.count in WORDS_TO_COUNT[count] and all(
-        s in (None, t) for s, t in zip(said, truth, strict=True)
+        s in (None, t) for s, t in zip(stated, truth, strict=True)
     )
 
 
@@ -110,19 +110,19 @@ def test_every_noun_phrase_is_true(scenes: list[Scene]) -> None:
 
 def test_every_stated_ground_and_relation_is_true(scenes: list[Scene]) -> None:
     grounds = {phrase: name for name, ground in GROUNDS.items() for phrase in ground.phrases}
-    said: Counter[str] = Counter()
+    stated: Counter[str] = Counter()
     for scene in scenes:
         relations = {relation.name for relation in scene.relations}
         for text in describe_scene(scene):
             for phrase, name in grounds.items():
                 if phrase in text:
                     assert scene.ground == name
-                    said["ground"] += 1
+                    stated["ground"] += 1
             for name in ("one side", "both sides", "over"):
                 if any(f" {phrase} " in text for phrase in RELATIONS[name]):
                     assert name in relations
-                    said[name] += 1
-    assert all(said[name] for name in ("ground", "one side", "both sides", "over"))
+                    stated[name] += 1
+    assert all(stated[name] for name in ("ground", "one side", "both sides", "over"))
 
 
 def test_claims_hold_in_their_scene(scenes: list[Scene]) -> None:

@@ -42,7 +42,7 @@ def test_pooled_tokens_are_what_the_last_layers_make_vectors_of(frozen: bool) ->
     assert len(captions) == len(set(DATA.train.captions)) and len(images) == len(DATA.train.first_rows)
 
 
-def test_a_look_gets_tokens_of_its_own_encoders_and_without_them_the_pooled_vectors(
+def test_a_detection_round_gets_tokens_of_its_own_encoders_and_without_them_the_pooled_vectors(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = small_config(batch_size=16)

@@ -142,7 +142,7 @@ def test_a_signal_before_the_first_step_stops_at_once_and_leaves_nothing(
 
 
 @pytest.mark.slow
-def test_a_signal_during_detection_is_heard_before_the_next_step(
+def test_a_signal_during_detection_stops_before_the_next_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, data = CONFIGS["pmpguard"], training_data(TABLE, IMAGES)

@@ -19,9 +19,9 @@ def unknown_command(words: Sequence[str], verbs: Iterable[str]) -> str:
     """
     known = list(verbs)
     group = [verb for verb in known if verb.startswith(f"{words[0]} ")]
-    said = " ".join(words[:2]) if group else words[0]
-    near = difflib.get_close_matches(said, group or known, 1, 0.8 if group else 0.6)
-    lines = [f"pmpguard: unknown command {said!r}"]
+    typed = " ".join(words[:2]) if group else words[0]
+    near = difflib.get_close_matches(typed, group or known, 1, 0.8 if group else 0.6)
+    lines = [f"pmpguard: unknown command {typed!r}"]
     if near and (not group or len(words) > 1):
         lines.append(f"Did you mean `pmpguard {near[0]}`?")
     elif group:

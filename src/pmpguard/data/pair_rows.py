@@ -102,8 +102,8 @@ class PairRows:
             try:
                 columns[column] = pa.array(values, TIME if column == "time" else None)
             except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-                said = str(error).partition("\n")[0][:200]
-                log.warning(f"{self.source}: field {column!r} is left out, it mixes kinds of values ({said})")
+                why = str(error).partition("\n")[0][:200]
+                log.warning(f"{self.source}: field {column!r} is left out, it mixes kinds of values ({why})")
         return PairTable.from_columns(pa.table(columns), root, name, str(self.source))
 
 

@@ -12,14 +12,14 @@ from pmpguard.experiments.paper_reference import PaperRow, find_paper_row
 from pmpguard.experiments.rows import Statistic, Summary
 
 RECALLS = tuple(recall_names())
-CAUGHT = ("detection_auroc", "detection_estimated_rate")
+DETECTION_METRICS = ("detection_auroc", "detection_estimated_rate")
 TITLES = {
     "i2t_r1": "i2t R@1", "i2t_r5": "R@5", "i2t_r10": "R@10",
     "t2i_r1": "t2i R@1", "t2i_r5": "R@5", "t2i_r10": "R@10",
     "mr": "mR", "detection_auroc": "AUROC", "detection_estimated_rate": "est. rate",
 }  # fmt: skip
 TOLD = "ours, told the labels"
-SHARES = frozenset(CAUGHT)  # in [0, 1], shown with three decimals
+SHARES = frozenset(DETECTION_METRICS)  # in [0, 1], shown with three decimals
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _paper_line(row: PaperRow) -> Line:
 
 def _columns(section: Section) -> list[str]:
     """The recalls, and the detection metrics where any line has them."""
-    flagged = [name for name in CAUGHT if any(name in line.metrics for line in section.lines)]
+    flagged = [name for name in DETECTION_METRICS if any(name in line.metrics for line in section.lines)]
     return [*RECALLS, *flagged]
 
 

@@ -1,7 +1,7 @@
 """Losses over the captions and images of a batch: a function that gives one term per pair, a module over it.
 
 A method combines the functions and reduces by itself. The modules take a matrix of scores (T, I) of any
-model, captions first, with a weight for each pair: how far its label is trusted.
+model, captions first, with a weight for each pair: its clean probability.
 
 =====================  ======================  =================================================
 module                 function                what a pair pays for

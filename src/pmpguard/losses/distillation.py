@@ -1,6 +1,6 @@
 """Knowledge distillation: who belongs to whom in a batch, in the degrees a teacher gives.
 
-A pair whose label is not trusted has no positive to be pulled to. A teacher still tells which images of the
+A pair that is judged mismatched has no positive to be pulled to. A teacher still tells which images of the
 batch are more like its caption and which captions more like its image.
 """
 

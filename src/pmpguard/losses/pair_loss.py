@@ -57,7 +57,7 @@ class PairLoss(nn.Module):
         scores (T, I): each caption with each image, higher for better matches; cosines, or S of awareness
             attention.
         image_of (T,): the column of each caption's image; by default caption t has image t.
-        weights (T,): how far each pair is trusted, in [0, 1]; 1 by default. No gradient passes them.
+        weights (T,): clean probability of each pair, in [0, 1]; 1 by default. No gradient passes them.
         image_keys (I,), caption_keys (T,): integers; equal ones are one image, or one sentence, and so
             positives of each other. By default all differ.
 

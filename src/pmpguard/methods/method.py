@@ -29,7 +29,7 @@ from pmpguard.models.retriever import Retriever
 
 @dataclass(frozen=True)
 class TeacherBatch:
-    """A batch as a finished model sees it, whose beliefs are worth learning."""
+    """A batch as a finished model sees it, whose soft targets are worth learning."""
 
     teacher: Retriever
     texts: Encoded

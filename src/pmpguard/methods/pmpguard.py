@@ -91,7 +91,7 @@ class PmpGuard(DetectingMethod):
     def _distillation(
         self, batch: EncodedBatch, taught: TeacherBatch, weights: Tensor, logits: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """(T,) each: pairs learn from a teacher's beliefs as far as their own label is not trusted."""
+        """(T,) each: pairs learn a teacher's soft targets as far as they are judged mismatched."""
         settings, texts, images = self.settings, taught.texts, taught.images
         with torch.no_grad():
             scores = [texts.pooled @ images.pooled.T / taught.teacher.temperature]  # (T, I)

@@ -30,22 +30,22 @@ class PmpGuardSettings:
         warmup_epochs: epochs in which the awareness loss averages over negatives.
         detect_from_epoch: first epoch that judges pairs by the model's own score; before it, where images
             have several captions, by what the encoders know before any training.
-        detection_rounds: how often pairs are judged before the first epoch, each time by other pairs as far
-            as they were trusted the time before.
+        detection_rounds: how often pairs are judged before the first epoch, each time by other pairs,
+            weighted by their clean probability of the round before.
         calibration: share of the images whose pairs are not trained on before `calibration_epochs`: on them
             the mismatch rate is estimated without what the model remembers of mismatched pairs.
         calibration_epochs: first epoch that trains on them too.
         clean_oversampling: how often an epoch from `calibration_epochs` on comes at most to a pair judged to
-            match, in place of pairs judged wrong; 1 comes to every pair once.
+            match, in place of pairs judged mismatched; 1 comes to every pair once.
         scene_classes: draw null pairs of different scene classes where labels are known; off, because no
             published method has them.
         probability_ema: share of the previous epoch's probability that is kept.
         rematch_from: first epoch that trains flagged captions with the image they were rematched to.
         rematch_weight: how strongly, times the proposal's probability.
         rematch_min_probability: smallest probability of a proposal.
-        distill_above_rate: share of pairs found wrong from which on a second model is trained, taught by the
-            first: pairs it does not trust learn from what the first believes; None for never.
-        distill_weight: weight of those beliefs.
+        distill_above_rate: share of pairs judged mismatched from which on a second model is trained,
+            taught by the first: pairs judged mismatched learn its soft targets; None for never.
+        distill_weight: weight of those soft targets.
         ranking: how the trained model ranks.
         attention_scale: W_a at the start, times the identity.
         gate_bias: of the gates at the start.

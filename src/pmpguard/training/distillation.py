@@ -2,7 +2,7 @@
 
 Where most captions are wrong, few pairs are left to learn from, and a model soon knows them by heart. A
 student, trained from the start with other random draws, learns the first model's soft targets for every pair
-whose label it does not trust (Hinton et al., "Distilling the knowledge in a neural network", 2015).
+that is judged mismatched (Hinton et al., "Distilling the knowledge in a neural network", 2015).
 `Method.wants_distillation` decides whether; validation decides which of the two is kept.
 
 Teacher and student then have folders of their own in the run, each with config, metrics and checkpoints.

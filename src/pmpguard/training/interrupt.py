@@ -32,7 +32,7 @@ class StopRequest:
 
 @contextlib.contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Within the block both signals ask the run to stop; outside the main thread none can be heard."""
+    """Within the block both signals ask the run to stop; outside the main thread none arrives."""
     request = StopRequest()
     try:
         previous = {number: signal.signal(number, request) for number in SIGNALS}

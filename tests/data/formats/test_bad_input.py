@@ -94,13 +94,13 @@ BAD_FILES = {
 
 @pytest.mark.parametrize("name", BAD_FILES)
 def test_bad_files(tmp_path: Path, name: str) -> None:
-    content, said = BAD_FILES[name]
+    content, message = BAD_FILES[name]
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(DataError, match=f"(?s){said}") as flagged:
+    with pytest.raises(DataError, match=f"(?s){message}") as flagged:
         read_pairs(path)
     assert name in str(flagged.value)
-    assert flagged.value.fix or "nested" in said
+    assert flagged.value.fix or "nested" in message
 
 
 def test_missing_path_and_unknown_format(tmp_path: Path) -> None:

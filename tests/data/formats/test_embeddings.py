@@ -94,7 +94,7 @@ def remove_metadata(folder):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (damage_count, "rows do not pair up"),
         (damage_width, "7 dimensions"),
@@ -103,10 +103,10 @@ def remove_metadata(folder):
         (remove_metadata, "no .parquet files"),
     ],
 )
-def test_damage_is_named(tmp_path, damage, said):
+def test_damage_is_named(tmp_path, damage, message):
     write_clip_folder(tmp_path, planted(images=3, per_image=2))
     damage(tmp_path)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         read_clip_embeddings(tmp_path)
 
 

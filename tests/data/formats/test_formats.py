@@ -357,12 +357,12 @@ def test_published_counts_are_consistent_and_accepted(name: str) -> None:
 
 def test_differences_are_said_clearly() -> None:
     table = known_table({"train": 1_680, "val": 210, "test": 209}, "ucm_captions")
-    (said,) = differences(table)
-    assert "train 1,680 / val 210 / test 209 images, 2,099 in all" in said
-    assert "UCM-Captions is published with 2,100: train 1,680 / val 210 / test 210 (official)" in said
+    (difference,) = differences(table)
+    assert "train 1,680 / val 210 / test 209 images, 2,099 in all" in difference
+    assert "UCM-Captions is published with 2,100: train 1,680 / val 210 / test 210 (official)" in difference
     counts = dict(KNOWN["ucm"].splits["official"])
-    (said,) = differences(known_table(counts, "ucm", 5).slice(1))
-    assert "1 images do not have the published 5 captions; the first is train0.png with 4" in said
+    (difference,) = differences(known_table(counts, "ucm", 5).slice(1))
+    assert "1 images do not have the published 5 captions; the first is train0.png with 4" in difference
     assert differences(known_table({"train": 2}, "mine")) == []
 
 

@@ -78,8 +78,8 @@ def _with_captions_apart(
 
 def _check_counts(folder: Path, counts: dict[str, int]) -> None:
     if len(set(counts.values())) > 1:
-        said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
-        raise DataError(f"{folder}: rows do not pair up: {said}", fix="embed once more, all together")
+        rows = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+        raise DataError(f"{folder}: rows do not pair up: {rows}", fix="embed once more, all together")
 
 
 def match_pairs(table: PairTable, embedded: PairTable) -> npt.NDArray[np.int64]:

@@ -88,9 +88,9 @@ def missing_images(table: PairTable) -> str | None:
     if not names or any(is_image_file(table.root / split_reference(name)[0]) for name in names):
         return None
     folder = table.root.parent if table.root.name == "images" else table.root
-    said = f"{table.name}: no image found below {table.root} (looked for {names[0]})"
+    message = f"{table.name}: no image found below {table.root} (looked for {names[0]})"
     archives = sorted(folder.glob("*image*.tar*")) if folder.is_dir() else []
     if archives:
         named = ", ".join(file.name for file in archives[:4])
-        return f"{said}; extract {named} in {folder}: tar -xf {archives[0].name}"
-    return f"{said}; pass the folder that holds the images with --images"
+        return f"{message}; extract {named} in {folder}: tar -xf {archives[0].name}"
+    return f"{message}; pass the folder that holds the images with --images"

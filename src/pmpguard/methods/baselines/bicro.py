@@ -143,7 +143,7 @@ def consistency(
     """(N,) in [0, 1]: how well each pair agrees with the anchors nearest to its image and to its caption.
 
     captions (C, d) and images (I, d) are unit vectors, caption_of and image_of (N,) the pairs, anchors (A,)
-    the rows of trusted pairs.
+    the rows of pairs judged clean.
     """
     trusted_captions = captions[caption_of[anchors]]  # (A, d)
     trusted_images = images[image_of[anchors]]  # (A, d)

@@ -1,13 +1,13 @@
-"""What one look of detection costs: p(match) of all labelled pairs, for growing numbers of pairs, in one run.
+"""What one round of detection costs: p(match) of all labelled pairs, for growing numbers of pairs.
 
 Pooled embeddings are random with planted matches, five captions an image, two in five of them copies from
-other images. Timed are the evidence (score of every labelled pair and of as many wrong ones, agreement of
-captions), what competitors add and the mixture, and, apart from them, the maps that one round of the
+other images. Timed are the evidence (score of every labelled pair and of as many null pairs, agreement of
+captions), what competition adds and the mixture, and, apart from them, the regression that one round of the
 training-free detection learns, and the five best captions for some images out of all captions. The aim is a
 cost that grows with the number of pairs, and memory for rematching that does not grow with the number of
 captions.
 
-    python benchmarks/catch_scale.py [--pairs 100000 300000 1000000] [--device cpu]
+    python benchmarks/detection_scale.py [--pairs 100000 300000 1000000] [--device cpu]
 """
 
 from __future__ import annotations
