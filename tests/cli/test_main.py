@@ -107,6 +107,13 @@ def sample_verb(monkeypatch):
     monkeypatch.setitem(cli.VERBS, "group one", ("sample", "sample", "another"))
 
 
+def test_the_help_of_a_group_lists_its_verbs(capsys):
+    assert cli.main(["data", "--help"]) == cli.main(["data", "-h"]) == 0
+    first, second = capsys.readouterr().out.split("usage: ")[1:]
+    assert first == second and "\n  data check " in first and "\n  corrupt " not in first
+    assert cli.main(["data"]) == 2
+
+
 def test_help_and_version(capsys):
     for words in ([], ["-h"], ["--help"]):
         assert cli.main(words) == 0

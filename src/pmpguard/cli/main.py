@@ -16,7 +16,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -76,12 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
-        print(overview())
+        print(overview(VERBS))
         return 0
     if words[0] == "--version":
         print(f"pmpguard {pmpguard.__version__}")
         return 0
     verb = " ".join(words[:2]) if " ".join(words[:2]) in VERBS else words[0]
+    group = [name for name in VERBS if name.startswith(f"{words[0]} ")]
+    if verb not in VERBS and group and words[1:] in (["-h"], ["--help"]):
+        print(overview(group))
+        return 0
     if verb not in VERBS:
         print(unknown_command(words, VERBS), file=sys.stderr)
         return 2
@@ -126,10 +130,11 @@ def told_to_stop() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGTERM, before)
 
 
-def overview() -> str:
-    """The text of `pmpguard --help`."""
-    width = max(map(len, VERBS))
-    lines = [f"  {verb:<{width}}  {text}" for verb, (_, _, text) in VERBS.items()]
+def overview(verbs: Iterable[str]) -> str:
+    """The text of `pmpguard --help`, and of `pmpguard data --help` for the verbs that begin so."""
+    listed = list(verbs)
+    width = max(map(len, listed))
+    lines = [f"  {verb:<{width}}  {VERBS[verb][2]}" for verb in listed]
     return "\n".join(
         [
             "usage: pmpguard COMMAND [options]",
