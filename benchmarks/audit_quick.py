@@ -55,7 +55,8 @@ def main() -> None:
             print(cases[-1], flush=True)
     row = {
         "dataset": data.name, "images": len(data.images), "pairs": len(table),
-        "one_caption": options.one_caption, "image_size": options.image_size, "seed": options.seed, "cases": cases,
+        "one_caption": options.one_caption, "image_size": options.image_size, "seed": options.seed,
+        "cases": cases,
     }  # fmt: skip
     captions = "_one_caption" if options.one_caption else ""
     out = options.out or RESULTS / f"audit_quick_{data.name}{captions}.json"
