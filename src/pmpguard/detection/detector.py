@@ -214,7 +214,7 @@ class NoiseDetector:
             name: asked(measure, null.texts, null.images, null.rows) for name, measure in standing.items()
         }
         told: list[dict[str, Measure]] = []
-        total = torch.zeros(len(text_of), device=text_of.device)
+        total = torch.zeros(len(text_of), dtype=torch.float32, device=text_of.device)
         for fold in range(count):
             taught = fold_of[image_of] != fold  # (N,)
             probability, graph = self._rounds(pairs, taught, observed, simulated, graphs)
@@ -243,7 +243,7 @@ class NoiseDetector:
         And the graphs of canonical directions they were found with.
         """
         text_of, image_of = pairs[0][taught], pairs[1][taught]
-        probability = taught.float()
+        probability = taught.to(torch.float32)
         if not len(text_of):
             return probability, graphs
         # null pairs of the taught items alone; few pairs need no smooth density
@@ -318,14 +318,19 @@ class NoiseDetector:
 
 def _weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
     """(k,): the mean of vectors (n, k) by number (N,), each counting by its weight (N,)."""
-    counts = torch.zeros(len(vectors), device=vectors.device).index_add_(0, numbers, weights)
+    counts = vectors.new_zeros(len(vectors)).index_add_(0, numbers, weights.to(vectors))
     mean: Tensor = counts @ vectors / counts.sum().clamp(min=1e-6)
     return mean
 
 
 def unit_rows(values: npt.ArrayLike | Tensor, name: str, device: torch.device | str | None = None) -> Tensor:
     """A float32 matrix of unit rows; an error names the first row that is not finite or has no length."""
-    matrix = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float32))
+    try:
+        matrix = (
+            values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float32))
+        )
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name}: {error}", fix="give one row of numbers per vector") from error
     matrix = matrix.detach().to(device=device, dtype=torch.float32)
     if matrix.ndim != 2 or not matrix.numel():
         raise DataError(
