@@ -130,12 +130,14 @@ def judge_pairs(
     support_by = _discriminant(observed[:, used], simulated[:, used], measured_names, counted,
                                None if known is None else known.support)  # fmt: skip
     support, null_support = support_by(observed[:, used]), support_by(simulated[:, used])
-    interval = None
+    interval, mixture = None, None
     if noise_rate is None:
         fit = fit_match_mixture(support if counted is None else support[counted], null_support,
                                 bootstrap=bootstrap, seed=seed)  # fmt: skip
         noise_rate, interval = fit.mismatch_rate, fit.mismatch_interval
-    mixture, _ = fit_with_known_rate(support, null_support, noise_rate, seed=seed)
+        mixture = fit if counted is None else None
+    if mixture is None:  # a rate that is not of these very scores moves the null ones
+        mixture, _ = fit_with_known_rate(support, null_support, noise_rate, seed=seed)
     combined, p_match, all_names, by_name = (
         support,
         mixture.p_match,
