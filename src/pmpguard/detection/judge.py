@@ -74,8 +74,13 @@ class Verdicts:
 
     @property
     def informative(self) -> bool:
-        """Whether the evidence tells anything: where hardly any pair looks like a match, it may be blind."""
-        return self.noise_rate <= 1 - HARDLY_ANY_MATCH
+        """Whether the evidence tells anything: where hardly any pair looks like a match, it may be blind.
+
+        The rate alone does not say so: of few pairs that chance made look better than most it takes some for
+        matches, but it is sure of none.
+        """
+        hardly = max(self.noise_rate, float(self.flag.mean())) > 1 - HARDLY_ANY_MATCH
+        return bool(not hardly and np.ptp(self.combined) > 0)
 
     def judge(self, measured: Array, names: tuple[str, ...]) -> Array:
         """p(match) of any pairs from their evidence (P, K) by name, as if they were labels."""
