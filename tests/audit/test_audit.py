@@ -41,7 +41,7 @@ def scenes(tmp_path_factory):
     return write_world(synthetic_scenes(24, size=32), tmp_path_factory.mktemp("scenes") / "world")
 
 
-def test_planted_wrong_pairs_are_found_by_embeddings(tmp_path):
+def test_planted_mismatched_pairs_are_found_by_embeddings(tmp_path):
     pairs = planted(images=150, rate=0.3)
     write_clip_folder(tmp_path / "emb", pairs)
     table = read_clip_embeddings(tmp_path / "emb").table
@@ -70,9 +70,7 @@ def test_pairs_without_an_embedding_are_left_out_and_counted(tmp_path):
     renamed = table.with_column("caption", ["unknown to the embeddings", *table.captions[1:]])
     outcome = audit_dataset(renamed, tmp_path / "out", embeddings=tmp_path / "emb")
     assert outcome.unjudged == {"without an embedding": 1}
-    assert outcome.summary.pairs == 239 and any(
-        "not judged" in neighbour_text for neighbour_text in outcome.summary.warnings
-    )
+    assert outcome.summary.pairs == 239 and any("not judged" in told for told in outcome.summary.warnings)
 
 
 @pytest.mark.slow
@@ -84,14 +82,14 @@ def test_a_model_judges_directly(tmp_path, scenes, model):
     assert [row.rank for row in outcome.rows] == list(range(1, len(outcome.rows) + 1))
     assert {row.split for row in outcome.rows} == {"train"}
     assert set(outcome.rows[0].evidence) == {
-        "score",
-        "agreement",
-        "neighbours",
+        "similarity",
+        "caption_agreement",
         "words",
-        "mapped",
-        "said",
-        "shown",
-        "competitors",
+        "regression",
+        "reverse_regression",
+        "neighbour_text",
+        "neighbour_image",
+        "competition",
     }
     for row in outcome.rows:
         for word in row.words:
@@ -109,7 +107,8 @@ def test_a_quick_audit_trains_nothing_and_finds_wrong_captions(tmp_path):
     outcome = audit_dataset(dirty.table, tmp_path / "out", config)
     assert "without training" in outcome.summary.model and not (tmp_path / "out/folds").exists()
     names = set(outcome.rows[0].evidence)
-    assert names >= {"mapped", "said", "shown", "agreement"} and not names & {"score", "words"}
+    assert names >= {"regression", "neighbour_text", "neighbour_image", "caption_agreement"}
+    assert not names & {"similarity", "words"}
     p_match = {row.pair_id: row.p_match for row in outcome.rows}
     found = [p_match[pair] for pair in dirty.table.column("pair_id")]
     assert roc_auc_score(~dirty.is_noisy, found) > 0.9
@@ -131,10 +130,7 @@ def test_judges_are_trained_for_every_fold_and_not_again(tmp_path, scenes):
     first = audit_dataset(scenes, tmp_path / "out", config)
     assert first.summary.model == "2 models trained on the dataset itself, tiny + tiny"
     assert len(first.rows) == len(scenes)
-    assert any(
-        "trained from scratch on this dataset's 24 images" in neighbour_text
-        for neighbour_text in first.summary.warnings
-    )
+    assert any("trained from scratch on this dataset's 24 images" in told for told in first.summary.warnings)
     weights = [tmp_path / f"out/folds/fold-{fold}/model/model.safetensors" for fold in (1, 2)]
     written = [path.stat().st_mtime_ns for path in weights]
     again = audit_dataset(scenes, tmp_path / "out", config)
@@ -206,10 +202,7 @@ def test_missing_and_damaged_images_are_left_out(tmp_path, model):
     assert outcome.summary.unreadable == ("scene-000003.png", "scene-000005.png")
     assert outcome.unjudged == {"with an image that cannot be read": 10}
     assert outcome.summary.pairs == 50 and len(read_issues(tmp_path / "out/issues.parquet")) == 50
-    assert any(
-        "10 pairs with an image that cannot be read" in neighbour_text
-        for neighbour_text in outcome.summary.warnings
-    )
+    assert any("10 pairs with an image that cannot be read" in told for told in outcome.summary.warnings)
 
 
 def test_blank_captions_are_left_out(tmp_path, scenes, model):
@@ -229,25 +222,25 @@ def test_copies_and_repeated_pairs_are_counted(tmp_path, model):
 def test_one_caption_an_image_is_said(tmp_path, scenes, model):
     single = scenes.take(scenes.first_rows)
     outcome = audit_dataset(single, tmp_path / "out", model=model)
-    assert any("one caption" in neighbour_text for neighbour_text in outcome.summary.warnings)
-    assert "agreement" not in outcome.rows[0].evidence
+    assert any("one caption" in told for told in outcome.summary.warnings)
+    assert "caption_agreement" not in outcome.rows[0].evidence
 
 
 @pytest.mark.parametrize("change", ["one image", "equal captions", "no images"])
 def test_what_cannot_be_judged_is_said(tmp_path, scenes, model, change):
     if change == "one image":
-        table, neighbour_text = (
+        table, told = (
             scenes.take(np.arange(5)),
             "1 image and 5 different captions: nothing can be judged",
         )
     elif change == "equal captions":
-        table, neighbour_text = (
+        table, told = (
             scenes.with_column("caption", ["a pond"] * len(scenes)),
             "1 different caption: nothing",
         )
     else:
-        table, neighbour_text = PairTable(scenes.arrow, tmp_path / "nowhere", "scenes"), "0 can be looked at"
-    with pytest.raises(DataError, match=neighbour_text):
+        table, told = PairTable(scenes.arrow, tmp_path / "nowhere", "scenes"), "0 can be looked at"
+    with pytest.raises(DataError, match=told):
         audit_dataset(table, tmp_path / "out", model=model)
 
 
@@ -260,9 +253,7 @@ def test_captions_in_another_script(tmp_path, scenes, model):
     words = ["река", "мост", "лес", "поле", "дорога"]
     foreign = [f"{words[row % 5]} {words[row // 5 % 5]} {row}" for row in range(len(scenes))]
     outcome = audit_dataset(scenes.with_column("caption", foreign), tmp_path / "out", model=model)
-    assert any(
-        "unknown to the judge's text encoder" in neighbour_text for neighbour_text in outcome.summary.warnings
-    )
+    assert any("unknown to the judge's text encoder" in told for told in outcome.summary.warnings)
     assert len(outcome.rows) == len(scenes)
 
 
@@ -270,12 +261,12 @@ def test_letters_the_text_encoder_may_not_read(scenes, monkeypatch):
     monkeypatch.setattr(whole_audit, "unknown_words", lambda *_: 0.0)
     russian = scenes.with_column("caption", [f"река {row}" for row in range(len(scenes))])
 
-    def neighbour_text(text, table):
+    def told(text, table):
         return language_warnings(SimpleNamespace(config=SimpleNamespace(text=text)), table)
 
-    (warning,) = neighbour_text("minilm-l6", russian)
+    (warning,) = told("minilm-l6", russian)
     assert "not Latin, and minilm-l6 may not read them: use a multilingual model" in warning
-    assert neighbour_text("minilm-l6", scenes) == neighbour_text("tiny", russian) == []
+    assert told("minilm-l6", scenes) == told("tiny", russian) == []
 
 
 def test_contradicting_wishes(tmp_path, scenes, model):
@@ -297,5 +288,5 @@ def test_everything_wrong_is_said(tmp_path):
         read_clip_embeddings(tmp_path / "emb").table, tmp_path / "out", embeddings=tmp_path / "emb"
     )
     assert outcome.summary.mismatch_rate > 0.85
-    assert any("most captions are wrong" in neighbour_text for neighbour_text in outcome.summary.warnings)
+    assert any("most captions are wrong" in told for told in outcome.summary.warnings)
     assert json.loads((tmp_path / "out/summary.json").read_text())["flagged"] > 600

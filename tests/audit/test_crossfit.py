@@ -45,9 +45,9 @@ def test_no_judge_has_seen_what_it_judges(tmp_path, scenes):
         images = set(scenes.image_codes[one.rows].tolist())
         assert not images & {0, 7, 9} or {0, 7, 9} <= images
         part = scenes.take(one.rows)
-        neighbour_image = next(one.images.batches([np.arange(len(one.images))]))
+        pixels = next(one.images.batches([np.arange(len(one.images))]))
         expected = crossfit.open_images(part, 32, torch.device("cpu")).pixels
-        assert torch.equal(neighbour_image, expected)
+        assert torch.equal(pixels, expected)
         judged += one.rows.tolist()
     assert sorted(judged) == list(range(len(scenes)))
 
@@ -61,8 +61,8 @@ def test_no_judge_is_trained_or_selected_on_what_it_judges(tmp_path, scenes, mon
             (data.train, data.train_images),
             (data.validation.table, data.validation.images),
         ):
-            neighbour_image = next(pixels.batches([np.arange(len(table.first_rows))]))
-            assert torch.equal(neighbour_image, crossfit.open_images(table, 32, torch.device("cpu")).pixels)
+            pixels = next(pixels.batches([np.arange(len(table.first_rows))]))
+            assert torch.equal(pixels, crossfit.open_images(table, 32, torch.device("cpu")).pixels)
         used.append([set(table.column("image")) for table in (data.train, data.validation.table)])
         return SimpleNamespace(retriever=retriever, best_mr=0.0)
 
@@ -160,6 +160,6 @@ def test_settings_suit_the_number_of_pairs():
     ("wish", "said"),
     [({"folds": 1}, "at least 2"), ({"epochs": 0}, "too few"), ({"device": "abacus"}, "'abacus' is unknown")],
 )
-def test_impossible_wishes(wish, neighbour_text):
-    with pytest.raises(ConfigError, match=neighbour_text):
+def test_impossible_wishes(wish, said):
+    with pytest.raises(ConfigError, match=said):
         CrossfitConfig(**wish)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 from helpers.planted_pairs import planted
-from pmpguard.audit.embeddings import embedding_evidence, unit_rows
-from pmpguard.detection.verdicts import judge_evidence
 
 from pmpguard.audit.judging import (
+    judge_together,
     judged_by_model,
+    judged_part,
     mean_largest_cosines,
     numbers_in,
     unknown_words,
@@ -21,6 +23,8 @@ from pmpguard.audit.proposals import picked_probability, propose_for_rows
 from pmpguard.data.images.decode import load_pair_image
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.pairs import PairTable
+from pmpguard.detection.detector import NoiseDetector, unit_rows
+from pmpguard.evaluation.detection import auroc
 from pmpguard.models.config import preset
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
@@ -62,23 +66,22 @@ def test_words_on_regions_against_loops():
 
 @pytest.fixture(scope="module")
 def judged():
-    pairs = planted(images=120, rate=0.4, seed=4, whiten=0.6)
-    evidence = embedding_evidence(pairs.images, pairs.captions, pairs.image_of, np.arange(480))
-    return pairs, evidence, judge_evidence([evidence], bootstrap=0)
+    pairs = planted(images=120, rate=0.4, seed=4, noise=0.6)
+    return pairs, NoiseDetector(bootstrap=0).fit(pairs.captions, pairs.images, None, pairs.image_of)
 
 
 def propose(judged, rows, count):
-    pairs, evidence, audit = judged
+    pairs, detector = judged
     return propose_for_rows(
-        unit_rows(pairs.images, "images"), unit_rows(pairs.captions, "captions"),
-        torch.from_numpy(pairs.image_of), torch.arange(480), evidence, audit.judge, rows, count,
-        labelled=audit.p_measured, match_rate=1 - audit.verdicts.mismatch_rate,
+        unit_rows(pairs.captions, "captions"), unit_rows(pairs.images, "images"),
+        torch.arange(480), torch.from_numpy(pairs.image_of), detector.collected, detector.verdicts, rows,
+        count,
     )  # fmt: skip
 
 
 def test_proposals_describe_the_image(judged):
-    pairs, _, audit = judged
-    rows = np.flatnonzero(audit.verdicts.flag)
+    pairs, detector = judged
+    rows = np.flatnonzero(detector.verdicts.flag)
     found = propose(judged, rows, 3)
     assert found.captions.shape == found.p_match.shape == (len(rows), 3)
     assert (np.diff(found.p_match, axis=1) <= 1e-12).all()
@@ -92,8 +95,8 @@ def test_proposals_describe_the_image(judged):
 
 
 def test_what_a_image_carries_already_is_not_proposed(judged):
-    pairs, _, audit = judged
-    rows = np.flatnonzero(audit.verdicts.flag)
+    pairs, detector = judged
+    rows = np.flatnonzero(detector.verdicts.flag)
     found = propose(judged, rows, 5)
     for row, captions in zip(rows, found.captions, strict=True):
         assert not set(captions.tolist()) & set(
@@ -102,14 +105,15 @@ def test_what_a_image_carries_already_is_not_proposed(judged):
 
 
 def test_a_proposal_is_judged_as_if_it_were_the_label(judged):
-    pairs, evidence, audit = judged
-    rows = np.flatnonzero(audit.verdicts.flag)[:4]
+    pairs, detector = judged
+    rows = np.flatnonzero(detector.verdicts.flag)[:4]
     found = propose(judged, rows, 2)
     for place, row in enumerate(rows):
         for caption, p_match in zip(found.captions[place], found.p_match[place], strict=True):
             numbers = [torch.tensor([int(value)]) for value in (caption, pairs.image_of[row], row)]
-            as_label = audit.judge(evidence.measure(*numbers), evidence.names)
-            wanted = picked_probability(as_label, audit.p_measured, 1 - audit.verdicts.mismatch_rate)
+            measured = detector.collected.measure(*numbers)
+            as_label = detector.verdicts.judge(measured, tuple(detector.collected.measures))
+            wanted = picked_probability(as_label, detector.verdicts.p_measured, 1 - detector.noise_rate)
             assert wanted[0] == pytest.approx(p_match, abs=1e-6)
 
 
@@ -134,9 +138,9 @@ def test_every_pair_gets_the_vectors_of_its_own_caption_and_image(tmp_path):
     assert part.rows.tolist() == rows.tolist()
     texts = model.encode_texts([table.captions[row] for row in rows]).pooled
     images = model.encode_images([load_pair_image(table, int(row)) for row in rows]).pooled
-    torch.testing.assert_close(part.captions[part.caption_of], texts, rtol=0, atol=1e-5)
+    torch.testing.assert_close(part.captions[part.text_of], texts, rtol=0, atol=1e-5)
     torch.testing.assert_close(part.images[part.image_of], images, rtol=0, atol=1e-5)
-    assert [part.texts[code] for code in part.caption_of.tolist()] == [table.captions[row] for row in rows]
+    assert [part.texts[code] for code in part.text_of.tolist()] == [table.captions[row] for row in rows]
     assert torch.pdist(part.captions).min() > 1e-3 and torch.pdist(part.images).min() > 1e-3  # told apart
 
 
@@ -151,3 +155,50 @@ def test_captions_and_images_of_a_part_are_known_by_their_numbers_in_the_table()
     for place, row in enumerate(rows):
         assert of_captions[part.caption_codes[place]] == table.caption_codes[row]
         assert of_images[part.image_codes[place]] == table.image_codes[row]
+
+
+def folded(pairs):
+    """Parts of one table, each with the evidence of a detector that judged all of it."""
+    table = PairTable.from_columns(
+        {
+            "image": [str(i) for i in pairs.image_of],
+            "caption": [f"caption {r}" for r in range(len(pairs.wrong))],
+        }
+    )
+    detector = NoiseDetector(bootstrap=0).fit(pairs.captions, pairs.images, None, pairs.image_of)
+    return table, detector, judged_part(table, detector)
+
+
+def test_a_whole_table_is_judged_as_its_detector_did():
+    table, detector, part = folded(planted(images=100, rate=0.4))
+    found = judge_together([part], bootstrap=0)
+    np.testing.assert_allclose(found.p_match, detector.p_match)
+    assert part.texts == table.captions and part.captions.shape[1] == part.images.shape[1]
+    shown = (part.captions[part.text_of] * part.images[part.image_of]).sum(1).double().numpy()
+    truth = planted(images=100, rate=0.4).wrong
+    assert auroc(-shown, truth) > 0.9  # captions lie where the regression expects their images
+
+
+def test_parts_are_judged_as_one():
+    worlds = [planted(images=150, rate=0.4, seed=seed) for seed in (1, 2)]
+    parts = []
+    for number, world in enumerate(worlds):
+        part = folded(world)[2]
+        parts.append(
+            replace(
+                part,
+                text_numbers=part.text_numbers + 600 * number,
+                image_numbers=part.image_numbers + 150 * number,
+            )
+        )
+    found = judge_together(parts, bootstrap=0)
+    truth = np.concatenate([world.wrong for world in worlds])
+    assert len(found.combined) == 1200
+    assert auroc(-found.combined, truth) > 0.97
+    assert found.noise_rate == pytest.approx(truth.mean(), abs=0.05)
+    kinds = dict(parts[0].evidence.evidence)
+    del kinds["caption_agreement"]
+    without = replace(parts[0], evidence=replace(parts[0].evidence, evidence=kinds))
+    assert (
+        "caption_agreement" not in judge_together([without, parts[1]], bootstrap=0).names
+    )  # not known to all

@@ -135,11 +135,11 @@ def world(images=150, per_image=3, rate=0.3, seed=0):
     regions = unit(images, 6, 12, seed=seed + 1)
     captions, image_of, truth = [], [], []
     for image in range(images):
-        neighbour_image = generator.choice(30, size=5, replace=False)
-        regions[image, :5] += 1.5 * things[neighbour_image]
-        absent = np.setdiff1d(np.arange(30), neighbour_image)
+        present = generator.choice(30, size=5, replace=False)
+        regions[image, :5] += 1.5 * things[present]
+        absent = np.setdiff1d(np.arange(30), present)
         for _ in range(per_image):
-            named = list(generator.choice(neighbour_image, size=3, replace=False))
+            named = list(generator.choice(present, size=3, replace=False))
             is_mismatched = [False] * 3
             if generator.random() < rate:
                 place = generator.integers(3)

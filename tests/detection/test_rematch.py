@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from pmpguard.detection.evidence.similarity import pooled_evidence
-from pmpguard.detection.mixture import fit_match_mixture
+from pmpguard.detection.evidence.similarity import pooled_statistics, similarity_measure
+from pmpguard.detection.mixture import MatchMixture, fit_match_mixture
+from pmpguard.detection.null_pairs import sample_null_pairs
 from pmpguard.detection.rematch import (
     Candidates,
     Proposals,
@@ -95,12 +96,21 @@ def planted(rate=0.4, images=300, per_image=2, seed=0):
     return unit[0], unit[1], own.numpy(), labelled.numpy()
 
 
+def judged(captions, images, labelled) -> MatchMixture:
+    rows, image_of = torch.arange(len(captions)), torch.from_numpy(labelled)
+    measure, null = similarity_measure(captions, images), sample_null_pairs(rows, image_of)
+    return fit_match_mixture(
+        measure(rows, image_of, rows).numpy(),
+        measure(null.texts, null.images, null.rows).numpy(),
+        bootstrap=0,
+    )
+
+
 def test_planted_partners_are_found():
     captions, images, own, labelled = planted()
     rows = np.arange(len(own))
-    evidence = pooled_evidence(captions, images, rows, labelled)
-    mixture = fit_match_mixture(evidence.scores, evidence.mismatched, bootstrap=0)
-    score = standardised_cosines(captions, images, evidence.statistics)
+    mixture = judged(captions, images, labelled)
+    score = standardised_cosines(captions, images, pooled_statistics(captions, images))
     proposals = find_proposals(
         score, rows, labelled, mixture.p_match, mixture, captions_per_image=2, chunk=64
     )
@@ -113,12 +123,11 @@ def test_planted_partners_are_found():
     np.testing.assert_array_equal(proposals.probabilities, mixture.posterior(proposals.scores))
 
 
-def test_nothing_caught_nothing_proposed():
+def test_nothing_flagged_nothing_proposed():
     captions, images, _, labelled = planted(images=20)
     rows = np.arange(len(labelled))
-    evidence = pooled_evidence(captions, images, rows, labelled)
-    mixture = fit_match_mixture(evidence.scores, evidence.mismatched, bootstrap=0)
-    score = standardised_cosines(captions, images, evidence.statistics)
+    mixture = judged(captions, images, labelled)
+    score = standardised_cosines(captions, images, pooled_statistics(captions, images))
     assert len(find_proposals(score, rows, labelled, np.ones(len(rows)), mixture)) == 0
 
 

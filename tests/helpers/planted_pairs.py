@@ -26,7 +26,7 @@ def planted(
     rate: float = 0.3,
     dim: int = 16,
     seed: int = 0,
-    spread: float = 1.0,
+    noise: float = 1.0,
     blur: float = 0.0,
 ) -> Planted:
     """Captions near the scene they describe, images too (`blur`); a share has another image's label."""
@@ -36,7 +36,7 @@ def planted(
     own = image_of.copy()
     own[moved] = image_of[generator.permutation(moved)]
     centres = generator.normal(size=(images, dim))
-    captions = centres[own] + spread * generator.normal(size=(len(own), dim))
+    captions = centres[own] + noise * generator.normal(size=(len(own), dim))
     pixels = centres + blur * generator.normal(size=centres.shape)
     return Planted(pixels, captions, image_of, own != image_of, own)
 

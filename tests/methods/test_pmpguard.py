@@ -8,21 +8,23 @@ from typing import Any
 import pytest
 import torch
 from helpers.method_examples import batch, build
+from helpers.planted_embeddings import blind, clusters
 from torch import Tensor
 
+from pmpguard.detection import judge
 from pmpguard.detection.evidence.competition import competition_evidence
-from pmpguard.detection.null_pairs import Part
+from pmpguard.detection.null_pairs import Evidence
+from pmpguard.evaluation.detection import auroc
 from pmpguard.losses.hinge import hinge_terms
-from pmpguard.methods import detecting as catching_method
 from pmpguard.methods import pmpguard
-from pmpguard.methods.detecting import EVIDENCE, planned_repeats
+from pmpguard.methods.detecting import KINDS, planned_repeats
 from pmpguard.methods.method import TeacherBatch, TrainingView
 from pmpguard.methods.pmpguard import PmpGuard, PmpGuardSettings
 from pmpguard.models.attention.awareness import awareness_scores
 from pmpguard.models.config import CrossGatedConfig, RetrieverConfig
 from pmpguard.models.encoded import Encoded
 
-PAIRS = 4000
+PAIRS = 2000
 
 
 def view(epoch: int, wrong: float = 0.4, noise: float = 0.5) -> tuple[TrainingView, torch.Tensor]:
@@ -33,7 +35,7 @@ def view(epoch: int, wrong: float = 0.4, noise: float = 0.5) -> tuple[TrainingVi
     captions = images[truth] + noise * torch.randn(PAIRS, 24, generator=generator) / 24**0.5
     image_of = truth.clone()
     is_mismatched = torch.rand(PAIRS, generator=generator) < wrong
-    image_of[is_mismatched] = (truth + 1 + torch.randint(0, 900, (PAIRS,), generator=generator))[
+    image_of[is_mismatched] = (truth + 1 + torch.randint(0, PAIRS // 4 - 1, (PAIRS,), generator=generator))[
         is_mismatched
     ] % len(images)
 
@@ -47,9 +49,22 @@ def view(epoch: int, wrong: float = 0.4, noise: float = 0.5) -> tuple[TrainingVi
     return TrainingView(encode, torch.arange(PAIRS), image_of, epoch, seed=0), is_mismatched
 
 
-def guard(**settings: Any) -> PmpGuard:
+def guard(pairs: int = PAIRS, **settings: Any) -> PmpGuard:
     small = build("pmpguard", **settings)
-    return PmpGuard(small.retriever, small.settings, PAIRS)
+    return PmpGuard(small.retriever, small.settings, pairs)
+
+
+def tokens_view(
+    texts: Tensor, images: Tensor, image_of: Tensor | None = None, epoch: int = 0
+) -> TrainingView:
+    """A training set before its first epoch: encoders' tokens are known, nothing is learned."""
+
+    def fail() -> tuple[Encoded, Encoded]:
+        raise AssertionError("new layers say nothing before training")
+
+    rows = torch.arange(len(texts))
+    placed = rows if image_of is None else image_of
+    return TrainingView(fail, rows, placed, epoch, 0, read_tokens=lambda: (texts, images))
 
 
 def test_gates_in_chunks_give_the_same_cosines_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +84,7 @@ def test_calibration_images_are_not_trained_on_until_they_are_released() -> None
     method = guard(detect_from_epoch=1, calibration_epochs=3, rematch=False, complementary=1.0)
     seen = view(0)[0]
     method.begin_epoch(seen)
-    held = method._unseen(seen)
+    held = method._held_out(seen)
     assert method.kept_back is not None and torch.equal(method.kept_back, held)
     assert 0.12 < held.float().mean() < 0.28
     assert (method.weight[held] == 0).all() and (method.weight[~held] > 0.5).float().mean() > 0.3
@@ -90,7 +105,7 @@ def test_before_any_training_captions_are_judged_by_how_they_agree() -> None:
     assert torch.equal(method.p_match, first)
 
 
-def test_the_first_look_reads_the_encoders_before_their_new_layers_and_is_remembered() -> None:
+def test_training_free_detection_reads_the_encoders_before_their_new_layers_and_is_remembered() -> None:
     method = guard(detect_from_epoch=1, rematch=False)
     seen, is_mismatched = view(0)
     tokens = seen.captions.pooled, seen.images.pooled
@@ -105,13 +120,13 @@ def test_the_first_look_reads_the_encoders_before_their_new_layers_and_is_rememb
     assert not any(values.isnan().any() for values in before)
     method.begin_epoch(view(1, noise=4.0)[0])
     assert torch.equal(method.remembered, before[0]) and torch.equal(method.null_remembered, before[1])
-    assert method.support_weights[EVIDENCE.index("mapped")] > 0
+    assert method.support_weights[KINDS.index("regression")] > 0
 
 
-def test_captions_of_exchanged_images_neither_vouch_for_each_other_nor_have_rivals(
+def test_captions_of_exchanged_images_neither_vouch_for_each_other_nor_compete(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(catching_method, "rival_part", None)  # asking for competitors would fail
+    monkeypatch.setattr(judge, "competition_evidence", None)  # asking for it would fail
     method = guard(detect_from_epoch=1, calibration=0.0, rematch=False)
     seen, _ = view(0, wrong=0.0)
     images = int(seen.image_of.max()) + 1
@@ -125,23 +140,65 @@ def test_captions_of_exchanged_images_neither_vouch_for_each_other_nor_have_riva
     assert values["estimated_mismatch_rate"] == pytest.approx(float(is_mismatched.float().mean()), abs=0.05)
     assert method.p_match is not None
     assert method.p_match[is_mismatched].mean() < 0.1 and method.p_match[~is_mismatched].mean() > 0.9
-    assert method.support_weights[EVIDENCE.index("agreement")] == -1
-    assert (method.evidence_weights == -1).all()  # of competitors beside the others, which were never asked
+    assert method.support_weights[KINDS.index("caption_agreement")] == -1
+    assert (method.evidence_weights == -1).all()  # with competition, which was never asked
 
 
-def test_with_one_caption_a_image_nothing_is_held_against_any_pair_before_the_first_score() -> None:
-    method = guard(detect_from_epoch=1, calibration=0.0, rematch=False)
+def test_images_with_one_caption_are_judged_before_any_training() -> None:
+    given = clusters(800, 0.4)
+    method = guard(len(given.own), detect_from_epoch=1, calibration=0.0)
+    found = method.begin_epoch(tokens_view(given.texts, given.images))
+    assert found.log["judged"] == 1
+    assert found.log["estimated_mismatch_rate"] == pytest.approx(given.is_mismatched.mean(), abs=0.05)
+    assert method.p_match is not None
+    assert auroc(-method.p_match.double().numpy(), given.is_mismatched) > 0.97
+    assert float(method.weight[torch.from_numpy(given.is_mismatched)].mean()) < 0.2
+
+
+def all_are_trained_on(method: PmpGuard, seen: TrainingView, told: str, caplog: Any) -> None:
+    """Every label counts in full, the log says why, the metrics that nothing was judged."""
+    with caplog.at_level("WARNING", logger="pmpguard"):
+        plan = method.begin_epoch(seen)
+    assert plan.weights is not None and (plan.weights == 1).all() and plan.partners is None
+    assert method.p_match is not None and (method.p_match == 1).all()
+    assert plan.log["judged"] == 0
+    assert any("all are trained on" in message and told in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("pairs", [300, 800])
+def test_pure_noise_is_trained_on_like_any_labels(pairs: int, seed: int, caplog: Any) -> None:
+    texts, images = (torch.from_numpy(each).float() for each in blind(pairs, seed=seed))
+    method = guard(pairs, calibration=0.0)
+    all_are_trained_on(method, tokens_view(texts, images), "hardly any pair looks matched", caplog)
+
+
+@pytest.mark.parametrize("pairs", [2, 30, 99])
+def test_tiny_sets_are_trained_on_whatever_they_look_like(pairs: int, caplog: Any) -> None:
+    given = clusters(pairs, 0.3)
+    method = guard(pairs, calibration=0.0)
+    all_are_trained_on(method, tokens_view(given.texts, given.images), "captions cannot be judged", caplog)
+
+
+@pytest.mark.parametrize("per_image", [1, 3])
+def test_captions_in_an_unknown_script_are_trained_on(per_image: int, caplog: Any) -> None:
+    """The encoder knows none of the letters: every caption has the same vector."""
+    given = clusters(200, 0.3, per_image)
+    method = guard(200 * per_image, calibration=0.0)
+    seen = tokens_view(torch.ones_like(given.texts), given.images, given.image_of)
+    all_are_trained_on(method, seen, "hardly any pair looks matched", caplog)
+
+
+def test_what_was_blind_before_training_may_see_later(caplog: Any) -> None:
+    """The model learns the unknown script, and judges from then on."""
+    method = guard(calibration=0.2, detect_from_epoch=1)
     seen, is_mismatched = view(0)
-    image_of, swapped = torch.arange(PAIRS), is_mismatched.nonzero()[:, 0]
-    image_of[swapped] = swapped.roll(1)
-    alone = replace(seen, image_of=image_of)
-    many = seen.images.pooled[torch.arange(PAIRS) // 4]
-    images = Encoded(many, many[:, None], torch.ones(PAIRS, 1, dtype=torch.bool))
-    alone = replace(alone, encode=lambda: (seen.captions, images), _cache={})
-    assert method.begin_epoch(alone).log == {}
-    assert (method.weight == 1).all()
-    later = method.begin_epoch(replace(alone, epoch=1, _cache={})).log
-    assert "estimated_mismatch_rate" in later and float(method.weight.min()) < 0.1
+    unread = torch.ones(PAIRS, 8), seen.images.pooled
+    assert method.begin_epoch(replace(seen, read_tokens=lambda: unread)).log["judged"] == 0
+    found = method.begin_epoch(view(1)[0]).log
+    assert found["judged"] == 1 and found["estimated_mismatch_rate"] == pytest.approx(0.4, abs=0.1)
+    assert method.p_match is not None
+    assert method.p_match[is_mismatched].mean() < 0.5 < method.p_match[~is_mismatched].mean()
 
 
 def test_what_is_judged_wrong_gives_way_to_what_is_judged_right() -> None:
@@ -160,10 +217,10 @@ def test_what_is_judged_wrong_gives_way_to_what_is_judged_right() -> None:
     assert (planned_repeats(torch.zeros(7), 3.0, 0, 0) == 1).all()  # nothing to prefer
 
 
-@pytest.mark.parametrize("trusted", [False, True])
-def test_pairs_judged_to_match_come_more_often_from_an_epoch_on(trusted: bool) -> None:
+@pytest.mark.parametrize("told", [False, True])
+def test_pairs_judged_to_match_come_more_often_from_an_epoch_on(told: bool) -> None:
     method = guard(detect_from_epoch=0, rematch=False, calibration_epochs=2, clean_oversampling=3.0)
-    if trusted:
+    if told:
         method.set_clean_mask(~view(0)[1])
     for epoch in (0, 1, 2):
         seen, is_mismatched = view(epoch)
@@ -184,49 +241,50 @@ def test_what_each_part_counts_is_learned_from_unseen_pairs_and_then_kept(name: 
     for epoch in (0, 1, 2, 3, 4):
         method.begin_epoch(view(epoch, noise=1.0 if epoch < 3 else 0.2)[0])
         learned.append(getattr(method, name).tolist()[:parts])
-    score, *others = learned[0]
-    assert score == -1 and max(others) > 0  # no score of its own yet
+    assert set(learned[0]) == {-1.0}  # training-free detection keeps its own
     assert min(learned[1]) >= 0 and learned[1] != learned[2]
     assert learned[2] == learned[3] == learned[4]  # all images are trained on now
-    assert (method.support_weights[EVIDENCE.index("competitors") :] == -1).all()
+    assert (method.support_weights[KINDS.index("competition") :] == -1).all()
 
 
-def test_what_supports_a_rival_is_weighed_alike_before_and_after_the_release(
+def test_what_supports_a_competitor_is_weighed_alike_before_and_after_the_release(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     supports = []
 
-    def ask(support: Tensor, *rest: object) -> Part | None:
+    def ask(support: Tensor, *rest: object) -> Evidence | None:
         supports.append(support)
         return competition_evidence(support, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(catching_method, "rival_part", ask)
+    monkeypatch.setattr(judge, "competition_evidence", ask)
     method = guard(detect_from_epoch=1, calibration_epochs=2, rematch=False)
     method.begin_epoch(view(0)[0])
     assert method.p_match is not None
-    trust = method.p_match.clone()
-    for epoch in (1, 2):  # the same evidence and trust
-        method.p_match.copy_(trust)
+    before = method.p_match.clone()
+    for epoch in (1, 2):  # the same evidence and probabilities
+        method.p_match.copy_(before)
         method.begin_epoch(view(epoch)[0])
     torch.testing.assert_close(supports[-1], supports[-2])
 
 
-def test_rivals_judge_pairs_but_not_how_many_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Competitors that condemn half of the right pairs change verdicts, not the rate."""
+def test_competition_judges_pairs_but_not_how_many_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Competition that condemns half of the right pairs changes verdicts, not the rate."""
     is_mismatched = view(0)[1]
     misled = torch.arange(PAIRS) % 2 == 0
 
-    def condemn(support: Tensor, trust: Tensor, *rest: object) -> Part:
+    def condemn(support: Tensor, believed: Tensor, *rest: object) -> Evidence | None:
+        if len(support) != PAIRS:  # of a fold's rounds
+            return None
         noise = torch.randn(len(support) + 20_000, generator=torch.Generator().manual_seed(5))
-        return Part(torch.where(misled, 0.0, 5.0) + noise[: len(support)], noise[len(support) :])
+        return Evidence(torch.where(misled, 0.0, 5.0) + noise[: len(support)], noise[len(support) :])
 
     found = []
-    for competitors in (None, condemn):
-        monkeypatch.setattr(catching_method, "rival_part", competitors or (lambda *given: None))
+    for competition in (None, condemn):
+        monkeypatch.setattr(judge, "competition_evidence", competition or (lambda *given: None))
         method = guard(detect_from_epoch=0, rematch=False)
         found.append((method.begin_epoch(view(0)[0]).log["estimated_mismatch_rate"], method.p_match))
-    (rate, alone), (with_rivals, beside) = found
-    assert rate == with_rivals == pytest.approx(float(is_mismatched.float().mean()), abs=0.05)
+    (rate, alone), (with_competition, beside) = found
+    assert rate == with_competition == pytest.approx(float(is_mismatched.float().mean()), abs=0.05)
     assert alone is not None and beside is not None
     moved = (alone - beside)[~is_mismatched & misled].mean()
     assert moved > 0.05 > (alone - beside)[~is_mismatched & ~misled].mean()
@@ -242,7 +300,7 @@ def test_the_lowest_estimate_of_the_rate_is_kept() -> None:
     assert fresh.begin_epoch(view(0, noise=4.0)[0]).log["estimated_mismatch_rate"] > 0.45
 
 
-def test_wrong_pairs_are_caught_and_the_rate_is_estimated() -> None:
+def test_mismatched_pairs_are_flagged_and_the_rate_is_estimated() -> None:
     method = guard(detect_from_epoch=0, rematch=False)
     seen, is_mismatched = view(0)
     values = method.begin_epoch(seen).log
@@ -310,7 +368,7 @@ def test_without_suppression_no_pair_is_judged() -> None:
     assert (method.weight == 1).all()
 
 
-def test_a_caught_pair_still_pushes_but_not_one_kept_for_calibration() -> None:
+def test_a_flagged_pair_still_pushes_but_not_one_kept_for_calibration() -> None:
     method, given = build("pmpguard", pnaa=False, complementary=3.0, complementary_temperature=0.2), batch()
     assert isinstance(method, PmpGuard) and method.kept_back is not None
     given = replace(given, weights=torch.zeros(len(given.rows)))

@@ -49,6 +49,7 @@ FOLDS_OF_LARGE_SETS = (
 LARGE_SET = 50_000  # pairs
 ROUNDS = 3
 MIN_ROUND_NULL_PAIRS = 2_000
+SAME = 1e-6  # unit vectors that differ by less in every direction are one
 Pairs = tuple[Tensor, Tensor]  # numbers of texts and of images, (N,) each
 
 
@@ -129,6 +130,7 @@ class NoiseDetector:
             unit_rows(images, "images", self.device),
         )
         image_vectors = image_vectors.to(text_vectors.device)
+        text_vectors, image_vectors = self._without_constant_sides(text_vectors, image_vectors)
         rows = len(text_vectors)
         given = (
             np.arange(rows) if text_of is None else text_of,
@@ -170,6 +172,21 @@ class NoiseDetector:
     def evidence(self) -> dict[str, Array]:
         return dict(zip(self.verdicts.names, self.verdicts.evidence.T, strict=True))
 
+    def _without_constant_sides(self, texts: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Both sides; constants where either has but one vector, as then neither tells of the other."""
+        blind = False
+        for name, vectors in (("texts", texts), ("images", images)):
+            if len(vectors) > 1 and bool(((vectors - vectors[0]).abs() < SAME).all()):
+                self.left_out.append(f"{name}: all vectors are equal, so no pair can be told from another")
+                blind = True
+        if not blind:
+            return texts, images
+        first = (torch.arange(vectors.shape[1], device=vectors.device) == 0 for vectors in (texts, images))
+        one, other = (
+            axis.to(texts).expand(len(of), -1) for axis, of in zip(first, (texts, images), strict=True)
+        )
+        return one, other
+
     def _standing_measures(
         self,
         texts: Tensor,
@@ -193,7 +210,7 @@ class NoiseDetector:
 
     def _note_what_is_left_out(self, graphs: Neighbourhoods | None) -> None:
         for name, vectors in zip(("texts", "images"), self.vectors, strict=True):
-            if vectors.shape[1] < 2:
+            if vectors.shape[1] < 2 and bool(vectors.any()):
                 self.left_out.append(f"{name}: their vectors hardly differ, so they say nothing")
         if graphs is None:
             self.left_out.append("neighbours: there is but one text or image")
@@ -214,7 +231,7 @@ class NoiseDetector:
             name: asked(measure, null.texts, null.images, null.rows) for name, measure in standing.items()
         }
         told: list[dict[str, Measure]] = []
-        total = torch.zeros(len(text_of), device=text_of.device)
+        total = torch.zeros(len(text_of), dtype=torch.float32, device=text_of.device)
         for fold in range(count):
             taught = fold_of[image_of] != fold  # (N,)
             probability, graph = self._rounds(pairs, taught, observed, simulated, graphs)
@@ -243,7 +260,7 @@ class NoiseDetector:
         And the graphs of canonical directions they were found with.
         """
         text_of, image_of = pairs[0][taught], pairs[1][taught]
-        probability = taught.float()
+        probability = taught.to(torch.float32)
         if not len(text_of):
             return probability, graphs
         # null pairs of the taught items alone; few pairs need no smooth density
@@ -318,14 +335,19 @@ class NoiseDetector:
 
 def _weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
     """(k,): the mean of vectors (n, k) by number (N,), each counting by its weight (N,)."""
-    counts = torch.zeros(len(vectors), device=vectors.device).index_add_(0, numbers, weights)
+    counts = vectors.new_zeros(len(vectors)).index_add_(0, numbers, weights.to(vectors))
     mean: Tensor = counts @ vectors / counts.sum().clamp(min=1e-6)
     return mean
 
 
 def unit_rows(values: npt.ArrayLike | Tensor, name: str, device: torch.device | str | None = None) -> Tensor:
     """A float32 matrix of unit rows; an error names the first row that is not finite or has no length."""
-    matrix = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float32))
+    try:
+        matrix = (
+            values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float32))
+        )
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name}: {error}", fix="give one row of numbers per vector") from error
     matrix = matrix.detach().to(device=device, dtype=torch.float32)
     if matrix.ndim != 2 or not matrix.numel():
         raise DataError(

@@ -74,8 +74,13 @@ class Verdicts:
 
     @property
     def informative(self) -> bool:
-        """Whether the evidence tells anything: where hardly any pair looks like a match, it may be blind."""
-        return self.noise_rate <= 1 - HARDLY_ANY_MATCH
+        """Whether the evidence tells anything: where hardly any pair looks like a match, it may be blind.
+
+        The rate alone does not say so: of few pairs that chance made look better than most it takes some for
+        matches, but it is sure of none.
+        """
+        hardly = max(self.noise_rate, float(self.flag.mean())) > 1 - HARDLY_ANY_MATCH
+        return bool(not hardly and np.ptp(self.combined) > 0)
 
     def judge(self, measured: Array, names: tuple[str, ...]) -> Array:
         """p(match) of any pairs from their evidence (P, K) by name, as if they were labels."""
@@ -130,12 +135,14 @@ def judge_pairs(
     support_by = _discriminant(observed[:, used], simulated[:, used], measured_names, counted,
                                None if known is None else known.support)  # fmt: skip
     support, null_support = support_by(observed[:, used]), support_by(simulated[:, used])
-    interval = None
+    interval, mixture = None, None
     if noise_rate is None:
         fit = fit_match_mixture(support if counted is None else support[counted], null_support,
                                 bootstrap=bootstrap, seed=seed)  # fmt: skip
         noise_rate, interval = fit.mismatch_rate, fit.mismatch_interval
-    mixture, _ = fit_with_known_rate(support, null_support, noise_rate, seed=seed)
+        mixture = fit if counted is None else None
+    if mixture is None:  # a rate that is not of these very scores moves the null ones
+        mixture, _ = fit_with_known_rate(support, null_support, noise_rate, seed=seed)
     combined, p_match, all_names, by_name = (
         support,
         mixture.p_match,

@@ -130,6 +130,8 @@ def pair_numbers(
     numbers = []
     for name, values, count in (("text_of", text_of, texts), ("image_of", image_of, images)):
         array = values.cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+        if array.size and array.dtype.kind not in "iu":
+            raise DataError(f"{name}: {array.dtype} numbers no rows", fix="give whole numbers from 0")
         array = array.astype(np.int64, copy=False)
         if array.ndim != 1 or not len(array):
             raise DataError(f"{name} has shape {array.shape}, expected one number per pair")

@@ -61,6 +61,7 @@ class DetectingMethod(Method):
         if settings.suppress:
             self.register_buffer("p_match", torch.ones(pairs))
             self.register_buffer("estimated_rate", torch.tensor(-1.0))
+            self.register_buffer("judged", torch.tensor(1.0))  # 0 where the evidence was blind
             # of all pairs by training-free detection, and of the held-out ones by the same
             self.register_buffer("first_rates", torch.full((2,), -1.0, dtype=torch.float64))
             self.register_buffer("proposed_caption", torch.full((pairs,), -1, dtype=torch.int64))
@@ -160,13 +161,15 @@ class DetectingMethod(Method):
                 self._buffer("remembered")[place] = part.observed
                 self._buffer("null_remembered")[place] = part.null
         found = detector.verdicts
-        rates = self._buffer("first_rates")
-        rates[0] = found.noise_rate
-        if held_out.any():
-            part_rate = fit_match_mixture(found.support[held_out], found.null_support, bootstrap=0)
-            rates[1] = part_rate.mismatch_rate
         self._buffer("estimated_rate").fill_(found.noise_rate)
-        return self._believed(found, view)
+        believed = self._believed(found, view)
+        rates = self._buffer("first_rates")
+        if float(self._buffer("judged")):  # blind evidence cannot tell how held-out pairs differ
+            rates[0] = found.noise_rate
+            if held_out.any():
+                part_rate = fit_match_mixture(found.support[held_out], found.null_support, bootstrap=0)
+                rates[1] = part_rate.mismatch_rate
+        return believed
 
     def _judge_by_model(self, view: TrainingView, held_out: Rows, p_match: Tensor) -> Tensor:
         """(N,) by the model's own embeddings, and by what is remembered of before training."""
@@ -200,7 +203,9 @@ class DetectingMethod(Method):
 
     def _believed(self, found: Verdicts, view: TrainingView) -> Tensor:
         """(N,) the probabilities, or all 1 where the evidence is blind."""
-        if not found.informative or len(found.p_match) < MIN_JUDGED_PAIRS:
+        blind = not found.informative or len(found.p_match) < MIN_JUDGED_PAIRS
+        self._buffer("judged").fill_(float(not blind))
+        if blind:
             why = "hardly any pair looks matched" if not found.informative else "there are too few pairs"
             log.warning("epoch %d: captions cannot be judged (%s); all are trained on", view.epoch, why)
             return torch.ones(len(found.p_match), device=view.image_of.device)
@@ -243,7 +248,9 @@ class DetectingMethod(Method):
 
     def _logged(self) -> dict[str, float]:
         rate = float(self._buffer("estimated_rate"))
-        return {"estimated_mismatch_rate": rate} if rate >= 0 else {}
+        if rate < 0:
+            return {}
+        return {"estimated_mismatch_rate": rate, "judged": float(self._buffer("judged"))}
 
     def _buffer(self, name: str) -> Tensor:
         found: Tensor = getattr(self, name)

@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from pmpguard.detection.evidence import caption_agreement as module
-from pmpguard.detection.evidence.caption_agreement import caption_agreement, rows_of_images
+from pmpguard.detection.evidence.caption_agreement import (
+    caption_agreement,
+    caption_agreement_measure,
+    image_level_mismatch,
+)
 
 
 def unit(*shape, seed=0):
@@ -47,11 +51,11 @@ def test_agreement_equals_loops(seed, images, pairs, with_exclusion, budget):
     query_images = generator.integers(images + 1, size=queries)  # one image that carries no caption
     exclude = generator.integers(-1, pairs, size=queries) if with_exclusion else None
     arrays = [torch.from_numpy(values) for values in (caption_of, image_of, query_captions, query_images)]
-    before, module.BUDGET = module.BUDGET, budget  # parts of any size give the same
+    before, module.MAX_GATHERED = module.MAX_GATHERED, budget  # parts of any size give the same
     try:
         found = caption_agreement(captions, *arrays, None if exclude is None else torch.from_numpy(exclude))
     finally:
-        module.BUDGET = before
+        module.MAX_GATHERED = before
     expected = naive(captions.tolist(), caption_of, image_of, query_captions, query_images, exclude)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=1e-6)
 
@@ -73,16 +77,30 @@ def test_no_query_gives_no_answer():
     assert caption_agreement(unit(2, 3), torch.tensor([0]), torch.tensor([0]), none, none).shape == (0,)
 
 
-def test_a_row_of_every_image_is_drawn_evenly():
-    image_of = torch.tensor([2, 0, 2, 1, 2, 0])
-    images = torch.tensor([0, 1, 2] * 400)
-    draws = torch.rand(1200, generator=torch.Generator().manual_seed(0))
-    rows = rows_of_images(image_of, images, draws)
-    assert torch.equal(image_of[rows], images)
-    counts = torch.bincount(rows, minlength=6)
-    assert counts[3] == 400 and counts[[1, 5]].min() > 160 and counts[[0, 2, 4]].min() > 100
-    edge = rows_of_images(image_of, torch.tensor([0, 2]), torch.tensor([1.0, 1.0]))
-    assert torch.equal(image_of[edge], torch.tensor([0, 2]))
+def test_the_measure_leaves_out_the_row_and_fills_lone_captions_alike():
+    texts, text_of = unit(5, 4).float(), torch.arange(5)
+    image_of = torch.tensor([0, 0, 0, 1, 1])
+    measure = caption_agreement_measure(texts, text_of, image_of)
+    expected = naive(texts.tolist(), text_of, image_of.tolist(), range(5), image_of.tolist(), range(5))
+    np.testing.assert_allclose(measure(text_of, image_of, text_of).numpy(), expected, rtol=1e-5, atol=1e-6)
+    assert caption_agreement_measure(texts, text_of, text_of) is None  # one caption each
+    alone = torch.tensor([0, 0, 0, 1, 2])
+    level = caption_agreement_measure(texts, text_of, alone)(text_of, alone, text_of)
+    assert level[3].item() == level[4].item() == pytest.approx(float(level[:3].mean()) / 2, abs=1e-6)
+
+
+def test_only_captions_of_a_image_that_fail_together_are_image_level_noise():
+    generator = np.random.default_rng(0)
+    image_of = np.repeat(np.arange(200), 4)
+    agreeing, null = generator.normal(3, 1, 800), generator.normal(size=5000)
+    scattered = np.where(generator.random(800) < 0.2, 0.0, 1.0)
+    assert not image_level_mismatch(scattered, image_of, agreeing, null)
+    whole = np.where(np.repeat(generator.random(200) < 0.2, 4), 0.0, 1.0)
+    assert image_level_mismatch(whole, image_of, agreeing, null)
+    assert not image_level_mismatch(
+        whole, image_of, generator.normal(size=800), null
+    )  # they agree with nothing
+    assert not image_level_mismatch(np.r_[np.zeros(8), np.ones(792)], image_of, agreeing, null)  # too few
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.6, 0.8])

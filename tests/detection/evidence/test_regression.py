@@ -1,124 +1,115 @@
-"""Evidence of a linear map: naive least squares, no pair vouching for itself or its image, features."""
+"""Ridge regressions between texts and images against plain least squares; half-whitened features."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+from helpers.planted_embeddings import clusters
+from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.detection.evidence.regression import FOLDS, RIDGE, regression_evidence, whiten
-from pmpguard.detection.null_pairs import sample_null_pairs
+from pmpguard.detection.evidence import regression
+from pmpguard.detection.evidence.regression import (
+    RIDGE,
+    RegressionSums,
+    regression_measures,
+    regression_sums,
+    whiten,
+)
 from pmpguard.evaluation.detection import auroc
 
-IMAGES, CAPTIONS_EACH, SCENES = 400, 5, 12
+
+def drawn(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Unit texts and images, pairs of them, and weights."""
+    generator = torch.Generator().manual_seed(seed)
+    texts = normalize(torch.randn(30, 5, generator=generator, dtype=torch.float64), dim=1)
+    images = normalize(torch.randn(20, 4, generator=generator, dtype=torch.float64), dim=1)
+    text_of, image_of = (torch.randint(count, (60,), generator=generator) for count in (30, 20))
+    return texts, images, text_of, image_of, torch.rand(60, generator=generator, dtype=torch.float64)
 
 
-def world(wrong: float, level: str = "caption") -> tuple[torch.Tensor, ...]:
-    """Captions and images of a dozen scenes in two unrelated spaces, some pairs or images exchanged."""
-    generator = torch.Generator().manual_seed(3)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator)
-
-    scene = torch.randint(SCENES, (IMAGES,), generator=generator)
-    image_of = torch.arange(IMAGES).repeat_interleave(CAPTIONS_EACH)
-    images = normalize(normal(SCENES, 24)[scene] + 0.8 * normal(IMAGES, 24), dim=1)
-    captions = normalize(normal(SCENES, 16)[scene[image_of]] + 0.8 * normal(len(image_of), 16), dim=1)
-    caption_of = torch.arange(len(image_of))
-    moved = torch.rand(IMAGES if level == "image" else len(image_of), generator=generator) < wrong
-    if level == "image":
-        place = torch.arange(IMAGES)
-        chosen = moved.nonzero()[:, 0]
-        place[chosen] = chosen[torch.randperm(len(chosen), generator=generator)]
-        placed = place[image_of]
-    else:
-        chosen = moved.nonzero()[:, 0]
-        placed = image_of.clone()
-        placed[chosen] = image_of[chosen[torch.randperm(len(chosen), generator=generator)]]
-    is_mismatched = scene[placed] != scene[image_of]
-    return captions, images, caption_of, placed, is_mismatched
+def naive_ridge(inputs: np.ndarray, outputs: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    squares = sum(w * np.outer(x, x) for x, w in zip(inputs, weights, strict=True))
+    crossed = sum(w * np.outer(x, y) for x, y, w in zip(inputs, outputs, weights, strict=True))
+    penalty = RIDGE * np.trace(squares) / len(squares)
+    solved: np.ndarray = np.linalg.inv(squares + penalty * np.eye(len(squares))) @ crossed
+    return solved
 
 
-def test_agrees_with_plain_least_squares_over_the_other_folds() -> None:
-    captions, images, caption_of, image_of, _ = world(0.5)
-    wrong = sample_null_pairs(caption_of, image_of, seed=0)
-    clean_probability = torch.rand(len(image_of), generator=torch.Generator().manual_seed(1))
-    part = regression_evidence(captions, images, caption_of, image_of, wrong, clean_probability, seed=7)
-    folds = np.random.default_rng([7, 4]).integers(FOLDS, size=IMAGES)
-    inputs, wanted = (x.double().numpy() for x in (captions[caption_of], images[image_of]))
-    weights = clean_probability.double().numpy()
-    asked = [(row, int(image_of[row]), part.labelled[row]) for row in (0, 17, 1234)]
-    asked += [(int(wrong.captions[k]), int(wrong.images[k]), part.wrong[k]) for k in (3, 500, 9999)]
-    for caption, image, found in asked:
-        fold = folds[image]
-        others = np.flatnonzero(folds[image_of.numpy()] != fold)
-        x, y, w = inputs[others], wanted[others], weights[others, None]
-        squares = sum(np.outer(a, a) * b for a, b in zip(x, w[:, 0], strict=True))
-        penalty = RIDGE * np.trace(squares) / len(squares)
-        learned = np.linalg.solve(squares + penalty * np.eye(len(squares)), x.T @ (w * y))
-        regression = captions.double().numpy() @ learned
-        regression /= np.linalg.norm(regression, axis=1, keepdims=True)
-        cosines = regression @ images.double().numpy().T  # (C, I)
-        own, row, column = cosines[caption, image], cosines[caption], cosines[:, image]
-        by_caption, by_image = ((own - line.mean()) / line.std() for line in (row, column))
-        assert float(found) == pytest.approx((by_caption + by_image) / 2**0.5, abs=1e-3)
+@pytest.mark.parametrize("block", [7, 65_536])
+def test_both_regressions_equal_plain_ridge_regressions(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regression, "BLOCK_ROWS", block)
+    texts, images, text_of, image_of, weights = drawn()
+    sums = regression_sums(texts, images, text_of, image_of, weights)
+    x, y, w = texts[text_of].numpy(), images[image_of].numpy(), weights.numpy()
+    np.testing.assert_allclose(sums.to_images().numpy(), naive_ridge(x, y, w), atol=1e-10)
+    np.testing.assert_allclose(sums.to_texts().numpy(), naive_ridge(y, x, w), atol=1e-10)
+
+
+def test_sums_of_parts_add_up_and_can_be_taken_away() -> None:
+    texts, images, *pairs = drawn()
+    whole = regression_sums(texts, images, *pairs)
+    first = regression_sums(texts, images, *(each[:25] for each in pairs))
+    second = regression_sums(texts, images, *(each[25:] for each in pairs))
+    for made in (first + second, (whole - first) + first):
+        for name in RegressionSums.__dataclass_fields__:
+            torch.testing.assert_close(getattr(made, name), getattr(whole, name))
+    assert not torch.allclose(whole.crossed, first.crossed)
+
+
+def test_measures_are_standardised_cosines_with_what_is_predicted() -> None:
+    texts, images, *pairs = drawn()
+    measures = regression_measures(texts, images, regression_sums(texts, images, *pairs))
+    x, y, w = texts[pairs[0]].numpy(), images[pairs[1]].numpy(), pairs[2].numpy()
+    t, i = texts.numpy(), images.numpy()
+    to_images, to_texts = t @ naive_ridge(x, y, w), i @ naive_ridge(y, x, w)
+    tables = {
+        "regression": (to_images / np.linalg.norm(to_images, axis=1, keepdims=True)) @ i.T,
+        "reverse_regression": t @ (to_texts / np.linalg.norm(to_texts, axis=1, keepdims=True)).T,
+    }
+    asked = torch.tensor([0, 7, 29, 7]), torch.tensor([19, 3, 0, 4])
+    for name, table in tables.items():
+        by_text = (table - table.mean(1, keepdims=True)) / table.std(1, keepdims=True)
+        by_image = (table - table.mean(0)) / table.std(0)
+        expected = ((by_text + by_image) / 2**0.5)[asked[0], asked[1]]
+        np.testing.assert_allclose(measures[name](*asked, asked[0]), expected, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("level", ["caption", "image"])
-def test_tells_wrong_pairs_even_where_most_are_wrong_and_when_they_were_exchanged_together(
-    level: str,
-) -> None:
-    captions, images, caption_of, image_of, is_mismatched = world(0.8, level)
-    wrong = sample_null_pairs(caption_of, image_of, seed=0)
-    part = regression_evidence(
-        captions, images, caption_of, image_of, wrong, torch.ones(len(image_of)), seed=0
-    )
-    found = auroc(-part.labelled.double().numpy(), is_mismatched.numpy())
-    assert found > 0.85
-    told = regression_evidence(
-        captions, images, caption_of, image_of, wrong, (~is_mismatched).float(), seed=0
-    )
-    assert auroc(-told.labelled.double().numpy(), is_mismatched.numpy()) > found  # trust helps
-    typical = part.labelled[is_mismatched]
-    assert abs(float(part.wrong.median() - typical.median())) < 0.5 * float(typical.std())  # one density
-
-
-def test_no_pair_of_a_image_counts_when_it_is_judged() -> None:
-    captions, images, caption_of, image_of, _ = world(0.5)
-    wrong = sample_null_pairs(caption_of, image_of, seed=0)
-    ones = torch.ones(len(image_of))
-    before = regression_evidence(captions, images, caption_of, image_of, wrong, ones, seed=0)
-    own = image_of == int(image_of[40])
-    after = regression_evidence(
-        captions, images, caption_of, image_of, wrong, torch.where(own, 0.0, 1.0), seed=0
-    )
-    torch.testing.assert_close(before.labelled[own], after.labelled[own], rtol=1e-3, atol=1e-3)
-    assert not torch.allclose(before.labelled[~own], after.labelled[~own], rtol=1e-3, atol=1e-3)
-
-
-def test_where_nothing_is_trusted_nothing_is_said() -> None:
-    captions, images, caption_of, image_of, _ = world(0.5)
-    wrong = sample_null_pairs(caption_of, image_of, seed=0)
-    nothing = torch.zeros(len(image_of))
-    for some in (slice(None), slice(0, 1)):
-        part = regression_evidence(
-            captions, images, caption_of[some], image_of[some], wrong, nothing[some], seed=0
+def test_mismatched_pairs_are_told_even_where_most_are(level: str) -> None:
+    """Pairs of the first half are judged by regressions fitted to the second."""
+    given = clusters(800, 0.7, per_image=2, level=level)
+    vectors = whiten(given.texts), whiten(given.images)
+    rows, judged = torch.arange(1600), given.image_of < 400
+    found = []
+    for weights in (torch.ones(1600), torch.from_numpy(~given.is_mismatched).float()):
+        sums = regression_sums(*vectors, rows[~judged], given.image_of[~judged], weights[~judged])
+        told = regression_measures(*vectors, sums)["regression"](
+            rows[judged], given.image_of[judged], rows[judged]
         )
-        assert (part.labelled == 0).all() and (part.wrong == 0).all()
+        found.append(auroc(-told.double().numpy(), given.is_mismatched[judged.numpy()]))
+    assert 0.9 < found[0] < found[1]  # knowing which pairs to believe helps
 
 
-def test_features_are_unit_and_half_evened_out() -> None:
+def test_where_no_pair_is_believed_nothing_is_said() -> None:
+    texts, images, text_of, image_of, weights = drawn()
+    measures = regression_measures(
+        texts, images, regression_sums(texts, images, text_of, image_of, 0 * weights)
+    )
+    assert not any(measure(text_of, image_of, text_of).any() for measure in measures.values())
+
+
+def test_features_are_unit_and_half_whitened() -> None:
     generator = torch.Generator().manual_seed(0)
     raw = torch.randn(5000, 6, generator=generator) * torch.tensor([8.0, 4.0, 2.0, 1.0, 0.5, 0.0])
     raw[:, 0] += 3
-    found = whiten(raw)
-    assert found.shape == (5000, 5)  # one direction has no deviation at all
+    assert whiten(raw).shape == (5000, 5)  # one direction has no deviation at all
     unit = normalize(raw, dim=1).double().numpy()
     left, sizes, _ = np.linalg.svd(unit - unit.mean(0), full_matrices=False)
-    for most, few in ((256, 5), (2, 2)):
+    for components, few in ((256, 5), (2, 2)):
         naive = (left * sizes**0.5)[:, :few]
         naive /= np.linalg.norm(naive, axis=1, keepdims=True)
-        some = whiten(raw, most=most)[:60].double().numpy()
+        some = whiten(raw, components)[:60].double().numpy()
         np.testing.assert_allclose(some @ some.T, naive[:60] @ naive[:60].T, atol=1e-3)
-    assert (whiten(torch.ones(3, 4)) == 0).all()  # all the same: nothing to tell
+    assert not whiten(torch.eye(4)[:1].repeat(3, 1)).any()  # all the same: nothing to tell
