@@ -30,10 +30,12 @@ Array = npt.NDArray[np.float64]
 
 # How far matched pairs reach into the middle of f- no sample of this size can tell: a family of small exponents
 # takes mismatched pairs for matches, one of large exponents the reverse. All of them are fitted and averaged.
-FAMILIES = (2.0, 3.5, 5.0)  # smallest exponent of each
+FAMILIES = (2.5, 3.5, 5.0)  # smallest exponent of each
+PRIOR = (0.2, 0.4, 0.4)  # of the families
 EXPONENTS = 36
 PLAIN = 0.9  # quantile of matches that speak as plainly for a match as any can
 MOST_RANDOM_MATCHES = 0.03  # share of f- that may be accidental matches
+UNSUPPORTED = 0.0125  # share of matched pairs that may look like any mismatched one: the interval allows for it
 MOST_RAISED = 0.25  # by so much accidental matches may raise p(match)
 MOST_ITERATIONS = 2000
 PART = 65_536  # scores whose densities are computed at once
@@ -118,14 +120,16 @@ def _fit_without_posterior(
     start /= start.sum(1, keepdims=True)
     fitted, converged = _fit_weights(counts[None], edges[None], exponents, start, max_iterations)
     likely = _log_likelihoods(counts, edges, exponents, fitted)
-    believed = np.exp(likely - likely.max())
+    believed = np.array(PRIOR) * np.exp(likely - likely.max())
     believed /= believed.sum()  # (F,)
     weights = believed @ fitted  # (1 + C,)
     random_matches = _random_matches(exponents, weights)
     interval = None
     if bootstrap:
-        rates = _bootstrap_rates(counts, edges, len(mismatched), exponents, fitted, believed, bootstrap, seed)
-        interval = (float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975)))
+        low, high = _bootstrap_rates(
+            counts, edges, len(mismatched), exponents, fitted, believed, bootstrap, seed
+        )
+        interval = (float(np.quantile(low, 0.025)), float(np.quantile(high, 0.975)))
     rate = 1 - float(weights[0]) * (1 - random_matches)
     return MatchMixture(
         np.empty(0), rate, converged, interval, mismatched, exponents, weights, random_matches
@@ -161,7 +165,19 @@ def fit_with_known_rate(
         middle = (low + high) / 2
         low, high = (middle, high) if rate_at(middle) < mismatch_rate else (low, middle)
     shift = (low + high) / 2
-    return fit_match_mixture(labelled, wrong + shift, bootstrap=0), shift
+    fit = _fit_without_posterior(labelled, wrong + shift, 0, seed, MOST_ITERATIONS)
+    fit = _with_rate(fit, mismatch_rate)
+    return (fit if len(fit.p_match) else replace(fit, p_match=fit.posterior(labelled))), shift
+
+
+def _with_rate(fit: MatchMixture, mismatch_rate: float) -> MatchMixture:
+    """The same densities, mixed so that this share is mismatched."""
+    random_pairs = mismatch_rate / (1 - fit.random_matches)
+    matched = float(fit.weights[1:].sum())
+    if matched <= 0 or not 0 < random_pairs < 1:
+        return fit
+    weights = np.concatenate([[random_pairs], fit.weights[1:] * (1 - random_pairs) / matched])
+    return replace(fit, match_rate=1 - mismatch_rate, weights=weights)
 
 
 def chance_levels(scores: Array, mismatched: Array) -> tuple[Array, Array]:
@@ -262,8 +278,12 @@ def _bootstrap_rates(
     believed: Array,
     replicates: int,
     seed: int,
-) -> Array:
-    """(replicates,) mismatch rates when both samples are drawn again and fitted by families (F,) as believed."""
+) -> tuple[Array, Array]:
+    """Least and largest mismatch rates (replicates,) of samples drawn again, fitted by families (F,) as believed.
+
+    The least allow for matches among random pairs, and for matched pairs that look like any mismatched one;
+    the largest for neither.
+    """
     generator = np.random.default_rng(seed)
     pairs = max(round(float(counts.sum())), 1)
     labelled = generator.multinomial(pairs, counts / counts.sum(), size=replicates)  # (R, K)
@@ -279,5 +299,6 @@ def _bootstrap_rates(
     start = 0.9 * fitted[family] + 0.1 * allowed / allowed.sum(1, keepdims=True)
     weights, _ = _fit_weights(labelled.astype(np.float64), moved, exponents, start, 300)
     accidental = np.array([_random_matches(exponents, each) for each in weights])
-    rates: Array = weights[:, 0] * (1 - accidental)
-    return rates
+    largest = weights[:, 0]
+    least = largest * (1 - accidental)
+    return (least - UNSUPPORTED * (1 - least)).clip(min=0), largest
