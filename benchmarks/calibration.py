@@ -1,7 +1,7 @@
 """Do p(match), the estimated noise rate and its interval, and proposals' probabilities mean what they say?
 
-Two simulations with known truth. `scores` draws evidence from densities of many shapes and fits the mixture alone;
-`embeddings` judges structured synthetic pairs (clusters, shared factors, noise) by the whole detector.
+Two simulations with known truth. `scores` draws evidence from densities of many shapes and fits the mixture
+alone; `embeddings` judges structured synthetic pairs (clusters, shared factors, noise) by the whole detector.
 
     python benchmarks/calibration.py [--draws 4] [--sizes 500 2000 8000 20000] [--embedding-draws 2]
 """
@@ -122,9 +122,7 @@ def from_embeddings(
     if len(rows):
         # a common space for the shortlist: least squares from texts to images over believed pairs
         weight = found.clean_probability[:, None].sqrt()
-        solved = torch.linalg.lstsq(
-            texts[text_of] * weight, images[owner] * weight, driver="gelsd"
-        ).solution
+        solved = torch.linalg.lstsq(texts[text_of] * weight, images[owner] * weight, driver="gelsd").solution
         spaces = normalize(texts @ solved, dim=1), normalize(images, dim=1)
         offered = propose_for_rows(
             *spaces, text_of, owner, found.collected, found.verdicts, rows, 1
@@ -148,8 +146,13 @@ def summary(cases: list[dict[str, Any]]) -> dict[str, float]:
         )
         if any(name in case for case in cases)
     }  # fmt: skip
-    found = {"cases": len(cases), "bias": float(np.mean([case["error"] for case in cases])),
-             "rate_error": float(errors.mean()), "rate_error_90": float(np.quantile(errors, 0.9)), **means}  # fmt: skip
+    found = {
+        "cases": len(cases),
+        "bias": float(np.mean([case["error"] for case in cases])),
+        "rate_error": float(errors.mean()),
+        "rate_error_90": float(np.quantile(errors, 0.9)),
+        **means,
+    }
     return {name: round(value, 4) for name, value in found.items()}
 
 
@@ -183,7 +186,13 @@ def main() -> None:
                     for seed in range(options.seed, options.seed + options.embedding_draws):
                         case = from_embeddings(pairs, per_image, rate, noise, seed, options.bootstrap)
                         print(pairs, per_image, rate, strength, case, flush=True)
-                        for key in ("all", f"{pairs} pairs", f"rate {rate}", f"{per_image} a image", strength):
+                        for key in (
+                            "all",
+                            f"{pairs} pairs",
+                            f"rate {rate}",
+                            f"{per_image} a image",
+                            strength,
+                        ):
                             groups["embeddings"][key].append(case)
     row = {
         "seed": options.seed, "draws": options.draws, "embedding_draws": options.embedding_draws,

@@ -79,7 +79,7 @@ def picked_probability(p_match: Array, labelled: Array, match_rate: float) -> Ar
     A label matches with probability `match_rate` before any evidence, a caption of the collection with a far
     smaller one, a. Mismatched pairs for comparison are drawn at random, so a share a of them matches too, and
     no evidence is more than 1 / a times as frequent among matches as among them. Plain matches come close to
-    that: a is read off the labelled pairs (N,). Of many captions the one with the most evidence was picked, so
+    that: a is read off the labelled pairs (N,). Of many captions the one with most evidence was picked, so
     what the kinds of evidence get wrong together speaks for it: its log-odds count by `PICKED`.
 
     >>> labels = np.array([0.99] * 8 + [0.02] * 2)

@@ -4,16 +4,16 @@ Scores of deliberately mismatched pairs are free, so the mismatched density f- i
 labelled scores follow pi f+ + (1 - pi) f-. Replacing every score by its *chance level* u, the share of wrong
 pairs that score at least as high, makes f- exactly uniform on [0, 1] whatever its shape and tails were, and
 puts the matched pairs near 0. There f+ is a mixture of densities b (1 - u)^(b - 1) over a fixed grid of
-exponents b >= 5: a flexible family that always falls with u and vanishes at u = 1. EM with f- held fixed then
+exponents: a flexible family that always falls with u and vanishes at u = 1. EM with f- held fixed then
 only fits weights, so
 
 * the likelihood is concave: one optimum, no starting values, no label switching;
 * p(match) = 1 - (1 - pi) / f(u) can only grow with the score;
 * 1 - pi is read off where only mismatched pairs live (u near 1), so it is right at 0 % mismatch too.
 
-Pairs put together at random match by accident now and then, a share a of them. Then no score is more than 1 / a
-times as frequent among matches as among random pairs, and scores of plain matches come close to that: a is read
-off them, and p(match) is scaled so that the plainest pairs are sure.
+Pairs put together at random match by accident now and then, a share a of them. Then no score is more than
+1 / a times as frequent among matches as among random pairs, and scores of plain matches come close to that: a is
+read off them, and p(match) is scaled so that the plainest pairs are sure.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from pmpguard.errors import DataError
 
 Array = npt.NDArray[np.float64]
 
-# How far matched pairs reach into the middle of f- no sample of this size can tell: a family of small exponents
-# takes mismatched pairs for matches, one of large exponents the reverse. All of them are fitted and averaged.
+# How far matched pairs reach into the middle of f- samples hardly tell: a family of small exponents
+# takes mismatched pairs for matches, one of large exponents the reverse. All are fitted and averaged.
 FAMILIES = (2.5, 3.5, 5.0)  # smallest exponent of each
 PRIOR = (0.2, 0.4, 0.4)  # of the families
 EXPONENTS = 36
 PLAIN = 0.9  # quantile of matches that speak as plainly for a match as any can
 MOST_RANDOM_MATCHES = 0.03  # share of f- that may be accidental matches
-UNSUPPORTED = 0.0125  # share of matched pairs that may look like any mismatched one: the interval allows for it
+UNSUPPORTED = (
+    0.0125  # share of matched pairs that may look like any mismatched one: the interval allows for it
+)
 MOST_RAISED = 0.25  # by so much accidental matches may raise p(match)
 MOST_ITERATIONS = 2000
 PART = 65_536  # scores whose densities are computed at once
@@ -279,7 +281,7 @@ def _bootstrap_rates(
     replicates: int,
     seed: int,
 ) -> tuple[Array, Array]:
-    """Least and largest mismatch rates (replicates,) of samples drawn again, fitted by families (F,) as believed.
+    """Least and largest mismatch rates (replicates,) of samples drawn again, by families (F,) as believed.
 
     The least allow for matches among random pairs, and for matched pairs that look like any mismatched one;
     the largest for neither.
