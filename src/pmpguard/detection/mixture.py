@@ -12,8 +12,8 @@ only fits weights, so
 * 1 - pi is read off where only mismatched pairs live (u near 1), so it is right at 0 % mismatch too.
 
 Pairs put together at random match by accident now and then, a share a of them. Then no score is more than
-1 / a times as frequent among matches as among random pairs, and scores of plain matches come close to that: a is
-read off them, and p(match) is scaled so that the plainest pairs are sure.
+1 / a times as frequent among matches as among random pairs, and scores of plain matches come close to that: a
+is read off them, and p(match) is scaled so that the plainest pairs are sure.
 """
 
 from __future__ import annotations
