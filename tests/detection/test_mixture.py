@@ -80,7 +80,7 @@ def test_small_samples_are_right_on_average():
         for rate in RATES
     }
     for rate, values in errors.items():
-        assert abs(np.mean(values)) < 0.03, rate
+        assert abs(np.mean(values)) < 0.04, rate
     assert max(errors[0.0]) < 0.03
 
 

@@ -18,6 +18,7 @@ from pmpguard.detection.rematch import propose_captions, standardised_cosines, w
 SHORTLIST = 16  # best by score; all evidence is then weighed on these
 PLAIN = 0.75  # quantile of the evidence of labelled pairs that speaks as plainly for a match as any can
 SUREST = 0.99
+PICKED = 0.5  # what the log-odds of a pick count: it is the extreme of kinds of evidence that err together
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,20 @@ def picked_probability(p_match: Array, labelled: Array, match_rate: float) -> Ar
     A label matches with probability `match_rate` before any evidence, a caption of the collection with a far
     smaller one, a. Mismatched pairs for comparison are drawn at random, so a share a of them matches too, and
     no evidence is more than 1 / a times as frequent among matches as among them. Plain matches come close to
-    that: a is read off the labelled pairs (N,).
+    that: a is read off the labelled pairs (N,). Of many captions the one with most evidence was picked, so
+    what the kinds of evidence get wrong together speaks for it: its log-odds count by `PICKED`.
 
     >>> labels = np.array([0.99] * 8 + [0.02] * 2)
     >>> picked_probability(np.array([0.99, 0.9, 0.5]), labels, 0.8).round(3).tolist()
-    [0.99, 0.091, 0.01]
+    [0.909, 0.24, 0.091]
     """
     ratios = likelihood_ratio(labelled, match_rate)
     plain = ratios[ratios > 1]
     if not len(plain):
         return np.zeros_like(p_match)
-    return np.minimum(SUREST, likelihood_ratio(p_match, match_rate) / np.quantile(plain, PLAIN))
+    p = np.minimum(SUREST, likelihood_ratio(p_match, match_rate) / np.quantile(plain, PLAIN))
+    counted = p**PICKED
+    return np.asarray(counted / (counted + (1 - p) ** PICKED))
 
 
 def likelihood_ratio(p_match: Array, match_rate: float) -> Array:

@@ -4,12 +4,16 @@ Scores of deliberately mismatched pairs are free, so the mismatched density f- i
 labelled scores follow pi f+ + (1 - pi) f-. Replacing every score by its *chance level* u, the share of wrong
 pairs that score at least as high, makes f- exactly uniform on [0, 1] whatever its shape and tails were, and
 puts the matched pairs near 0. There f+ is a mixture of densities b (1 - u)^(b - 1) over a fixed grid of
-exponents b >= 5: a flexible family that always falls with u and vanishes at u = 1. EM with f- held fixed then
+exponents: a flexible family that always falls with u and vanishes at u = 1. EM with f- held fixed then
 only fits weights, so
 
 * the likelihood is concave: one optimum, no starting values, no label switching;
 * p(match) = 1 - (1 - pi) / f(u) can only grow with the score;
 * 1 - pi is read off where only mismatched pairs live (u near 1), so it is right at 0 % mismatch too.
+
+Pairs put together at random match by accident now and then, a share a of them. Then no score is more than
+1 / a times as frequent among matches as among random pairs, and scores of plain matches come close to that: a
+is read off them, and p(match) is scaled so that the plainest pairs are sure.
 """
 
 from __future__ import annotations
@@ -24,10 +28,17 @@ from pmpguard.errors import DataError
 
 Array = npt.NDArray[np.float64]
 
-# Below 5 the matched family can imitate f- in small samples (rate too low); far above, it cannot follow weak
-# retrievers whose matched pairs reach into the middle of f- (rate too high).
-SMALLEST_EXPONENT = 5.0
-EXPONENTS = 30
+# How far matched pairs reach into the middle of f- samples hardly tell: a family of small exponents
+# takes mismatched pairs for matches, one of large exponents the reverse. All are fitted and averaged.
+FAMILIES = (2.5, 3.5, 5.0)  # smallest exponent of each
+PRIOR = (0.2, 0.4, 0.4)  # of the families
+EXPONENTS = 36
+PLAIN = 0.9  # quantile of matches that speak as plainly for a match as any can
+MOST_RANDOM_MATCHES = 0.03  # share of f- that may be accidental matches
+UNSUPPORTED = (
+    0.0125  # share of matched pairs that may look like any mismatched one: the interval allows for it
+)
+MOST_RAISED = 0.25  # by so much accidental matches may raise p(match)
 MOST_ITERATIONS = 2000
 PART = 65_536  # scores whose densities are computed at once
 
@@ -47,7 +58,8 @@ class MatchMixture:
     mismatch_interval: tuple[float, float] | None
     mismatched: Array = field(repr=False)  # (M,) sorted sample of f-
     exponents: Array = field(repr=False)  # (C,)
-    weights: Array = field(repr=False)  # (1 + C,): 1 - pi first, then pi split over the exponents
+    weights: Array = field(repr=False)  # (1 + C,): random pairs first, then the rest split over the exponents
+    random_matches: float = 0.0  # share a of f- that matches by accident
 
     @property
     def mismatch_rate(self) -> float:
@@ -64,7 +76,9 @@ class MatchMixture:
             powers = np.exp(np.log1p(-u[part : part + PART, None]) * (self.exponents - 1))  # (1 - u)^(b - 1)
             density[part : part + PART] = self.weights[0] + powers @ matched_density
         mismatched = np.divide(self.weights[0], density, out=np.zeros_like(u), where=density > 0)
-        matched: Array = (1 - mismatched).clip(0, 1).reshape(values.shape)
+        rest = 1 - self.weights[0]
+        raised = 1 + self.random_matches * self.weights[0] / rest if rest > 0 else 1.0
+        matched: Array = (raised * (1 - mismatched)).clip(0, 1).reshape(values.shape)
         return matched
 
 
@@ -97,22 +111,31 @@ def _fit_without_posterior(
 ) -> MatchMixture:
     """The mixture alone: the labelled pairs' probabilities cost as much again and are not always wanted."""
     mismatched = np.sort(_checked(mismatched_scores, "mismatched_scores"))
-    exponents = np.geomspace(SMALLEST_EXPONENT, 4.0 * max(len(mismatched), 3), EXPONENTS)
+    exponents = np.geomspace(FAMILIES[0], 4.0 * max(len(mismatched), 3), EXPONENTS)
     if np.ptp(mismatched) == 0 and np.all(labelled == mismatched[0]):
         certain = np.eye(1, 1 + EXPONENTS, 1)[0]
         return MatchMixture(np.ones(len(labelled)), 1.0, False, None, mismatched, exponents, certain)
     edges = _bin_edges(len(mismatched))
     counts = _bin_counts(*chance_levels(labelled, mismatched), edges)
-    start = np.full((1, 1 + EXPONENTS), 0.5 / EXPONENTS)
-    start[0, 0] = 0.5
+    families = np.where(exponents >= np.array(FAMILIES)[:, None] - 1e-9, 0.5, 0.0)  # (F, C)
+    start = np.hstack([np.full((len(FAMILIES), 1), 0.5), families / (2 * families.sum(1, keepdims=True))])
+    start /= start.sum(1, keepdims=True)
     fitted, converged = _fit_weights(counts[None], edges[None], exponents, start, max_iterations)
+    likely = _log_likelihoods(counts, edges, exponents, fitted)
+    believed = np.array(PRIOR) * np.exp(likely - likely.max())
+    believed /= believed.sum()  # (F,)
+    weights = believed @ fitted  # (1 + C,)
+    random_matches = _random_matches(exponents, weights)
     interval = None
     if bootstrap:
-        rates = _bootstrap_rates(counts, edges, len(mismatched), exponents, fitted, bootstrap, seed)
-        interval = (float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975)))
-    weights = fitted[0]
-    rate = 1 - float(weights[0])
-    return MatchMixture(np.empty(0), rate, converged, interval, mismatched, exponents, weights)
+        low, high = _bootstrap_rates(
+            counts, edges, len(mismatched), exponents, fitted, believed, bootstrap, seed
+        )
+        interval = (float(np.quantile(low, 0.025)), float(np.quantile(high, 0.975)))
+    rate = 1 - float(weights[0]) * (1 - random_matches)
+    return MatchMixture(
+        np.empty(0), rate, converged, interval, mismatched, exponents, weights, random_matches
+    )
 
 
 def fit_with_known_rate(
@@ -144,7 +167,19 @@ def fit_with_known_rate(
         middle = (low + high) / 2
         low, high = (middle, high) if rate_at(middle) < mismatch_rate else (low, middle)
     shift = (low + high) / 2
-    return fit_match_mixture(labelled, wrong + shift, bootstrap=0), shift
+    fit = _fit_without_posterior(labelled, wrong + shift, 0, seed, MOST_ITERATIONS)
+    fit = _with_rate(fit, mismatch_rate)
+    return (fit if len(fit.p_match) else replace(fit, p_match=fit.posterior(labelled))), shift
+
+
+def _with_rate(fit: MatchMixture, mismatch_rate: float) -> MatchMixture:
+    """The same densities, mixed so that this share is mismatched."""
+    random_pairs = mismatch_rate / (1 - fit.random_matches)
+    matched = float(fit.weights[1:].sum())
+    if matched <= 0 or not 0 < random_pairs < 1:
+        return fit
+    weights = np.concatenate([[random_pairs], fit.weights[1:] * (1 - random_pairs) / matched])
+    return replace(fit, match_rate=1 - mismatch_rate, weights=weights)
 
 
 def chance_levels(scores: Array, mismatched: Array) -> tuple[Array, Array]:
@@ -216,16 +251,41 @@ def _fit_weights(
     return weights / weights.sum(1, keepdims=True), converged
 
 
+def _log_likelihoods(counts: Array, edges: Array, exponents: Array, weights: Array) -> Array:
+    """(F,) of the counted labelled pairs (K,) under each of the weights (F, 1 + C)."""
+    survival = (1 - edges[:, None]).clip(0, 1) ** exponents  # (K + 1, C)
+    masses = np.hstack([np.diff(edges)[:, None], -np.diff(survival, axis=0)])  # (K, 1 + C)
+    found: Array = np.log(np.maximum(weights @ masses.T, 1e-300)) @ counts
+    return found
+
+
+def _random_matches(exponents: Array, weights: Array) -> float:
+    """The share a of random pairs that match, from the density of matches where it is plain."""
+    rest = 1 - float(weights[0])
+    if rest <= 0 or weights[0] <= 0:
+        return 0.0
+    levels = np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 400)])  # of chance
+    survival = ((1 - levels[:, None]) ** exponents) @ weights[1:] / rest  # (401,) falls from 1 to 0
+    plain = float(np.interp(PLAIN, survival[::-1], levels[::-1]))  # below it lie the 1 - PLAIN plainest
+    density = float(exponents * (1 - plain) ** (exponents - 1) @ weights[1:] / rest)
+    return min(1 / max(density, 1.0), MOST_RANDOM_MATCHES, MOST_RAISED * rest / float(weights[0]))
+
+
 def _bootstrap_rates(
     counts: Array,
     edges: Array,
     mismatched_count: int,
     exponents: Array,
     fitted: Array,
+    believed: Array,
     replicates: int,
     seed: int,
-) -> Array:
-    """(replicates,) mismatch rates when the labelled and the mismatched sample are both drawn again."""
+) -> tuple[Array, Array]:
+    """Least and largest mismatch rates (replicates,) of samples drawn again, by families (F,) as believed.
+
+    The least allow for matches among random pairs, and for matched pairs that look like any mismatched one;
+    the largest for neither.
+    """
     generator = np.random.default_rng(seed)
     pairs = max(round(float(counts.sum())), 1)
     labelled = generator.multinomial(pairs, counts / counts.sum(), size=replicates)  # (R, K)
@@ -234,6 +294,13 @@ def _bootstrap_rates(
     # a bin that no redrawn mismatched pair fell into keeps a sliver of mass: it is improbable, not impossible
     redrawn_masses = (redrawn + 0.1 * masses) / (mismatched_count + 0.1)
     moved = np.concatenate([np.zeros((replicates, 1)), np.cumsum(redrawn_masses, axis=1)], axis=1)
-    start = 0.9 * np.repeat(fitted, replicates, axis=0) + 0.1 / fitted.shape[1]
+    shares = (np.arange(replicates) + 0.5) / replicates
+    family = np.minimum(np.searchsorted(np.cumsum(believed), shares), len(believed) - 1)  # (R,)
+    allowed = fitted[family] * 0 + (np.arange(fitted.shape[1]) == 0)
+    allowed[:, 1:] = exponents >= np.array(FAMILIES)[family, None] - 1e-9
+    start = 0.9 * fitted[family] + 0.1 * allowed / allowed.sum(1, keepdims=True)
     weights, _ = _fit_weights(labelled.astype(np.float64), moved, exponents, start, 300)
-    return weights[:, 0]
+    accidental = np.array([_random_matches(exponents, each) for each in weights])
+    largest = weights[:, 0]
+    least = largest * (1 - accidental)
+    return (least - UNSUPPORTED * (1 - least)).clip(min=0), largest
