@@ -11,7 +11,7 @@ cut into folds, and pairs of a fold are judged by rounds that none of them took 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from pmpguard.detection.evidence.canonical import canonical_vectors
 from pmpguard.detection.evidence.caption_agreement import caption_agreement_measure
+from pmpguard.detection.evidence.competition import SIMILAR_TEXTS
 from pmpguard.detection.evidence.nearest import MAX_EXACT_NEIGHBOURS, centred
 from pmpguard.detection.evidence.neighbours import (
     NEIGHBOURS,
@@ -30,6 +31,8 @@ from pmpguard.detection.evidence.neighbours import (
     neighbour_measures,
 )
 from pmpguard.detection.evidence.regression import (
+    BLOCK_ROWS,
+    Moments,
     RegressionSums,
     regression_measures,
     regression_sums,
@@ -124,11 +127,10 @@ class NoiseDetector:
             image_folds: (I,) folds of images that show different things; by default random ones.
         """
         self.left_out = []
-        text_vectors, image_vectors = (
-            unit_rows(texts, "texts", self.device),
-            unit_rows(images, "images", self.device),
-        )
-        image_vectors = image_vectors.to(text_vectors.device)
+        text_vectors = checked_rows(texts, "texts", self.device)
+        image_vectors = checked_rows(images, "images", text_vectors.device)
+        if common_space is None:
+            common_space = text_vectors.shape[1] == image_vectors.shape[1]
         rows = len(text_vectors)
         given = (
             np.arange(rows) if text_of is None else text_of,
@@ -137,17 +139,21 @@ class NoiseDetector:
         numbers = pair_numbers(*given, rows, len(image_vectors))
         device = text_vectors.device
         pairs = torch.from_numpy(numbers[0]).to(device), torch.from_numpy(numbers[1]).to(device)
+        large = len(pairs[0]) > LARGE_SET
+        kept = torch.float16 if large else torch.float32
+        self.vectors = whiten(text_vectors, dtype=kept), whiten(image_vectors, dtype=kept)
+        if large:  # what they have in common is taken away once and for all, so that graphs need no copies
+            self.vectors = centred(self.vectors[0]), centred(self.vectors[1])
         measures = self._standing_measures(text_vectors, image_vectors, pairs, common_space, more)
+        del text_vectors, image_vectors
         self.null = sample_null_pairs(*pairs, self.seed, image_labels)
-        self.vectors = whiten(text_vectors), whiten(image_vectors)
-        graphs = find_neighbourhoods(*self.vectors, self.neighbours, self.exact_up_to)
-        self._note_what_is_left_out(graphs)
-        self.similar_texts = None if graphs is None else graphs.texts
+        self._note_what_is_left_out()
         if image_folds is None:
             folds = self.folds or (FOLDS if len(pairs[0]) <= LARGE_SET else FOLDS_OF_LARGE_SETS)
-            image_folds = StableRandom("folds", self.seed).order(len(image_vectors)) % folds
+            image_folds = StableRandom("folds", self.seed).order(len(self.vectors[1])) % folds
         fold_of = torch.as_tensor(np.asarray(image_folds), device=pairs[0].device)  # (I,)
-        self.collected = self._collect(pairs, measures, graphs, fold_of)
+        self.similar_texts = None
+        self.collected = self._collect(pairs, measures, fold_of)
         self.verdicts = judge_pairs(
             self.collected.evidence, *pairs, self.null, similar_texts=self.similar_texts,
             bootstrap=self.bootstrap, seed=self.seed,
@@ -175,37 +181,35 @@ class NoiseDetector:
         texts: Tensor,
         images: Tensor,
         pairs: Pairs,
-        common_space: bool | None,
+        common_space: bool,
         more: Mapping[str, Measure] | None,
     ) -> dict[str, Measure]:
         """What needs no rounds: similarity in a common space, agreement among an image's captions."""
         found = dict(more or {})
-        if common_space if common_space is not None else texts.shape[1] == images.shape[1]:
-            found["similarity"] = similarity_measure(texts, images)
+        if common_space:
+            found["similarity"] = similarity_measure(unit_rows(texts), unit_rows(images))
         else:
             self.left_out.append("similarity: texts and images have no common space")
-        agreement = caption_agreement_measure(centred(whiten(texts)), pairs[0], pairs[1])
+        agreement = caption_agreement_measure(centred(self.vectors[0]), pairs[0], pairs[1])
         if agreement is None:
             self.left_out.append("caption_agreement: every image has one caption")
         else:
             found[CAPTION_AGREEMENT] = agreement
         return found
 
-    def _note_what_is_left_out(self, graphs: Neighbourhoods | None) -> None:
+    def _note_what_is_left_out(self) -> None:
         for name, vectors in zip(("texts", "images"), self.vectors, strict=True):
             if vectors.shape[1] < 2:
                 self.left_out.append(f"{name}: their vectors hardly differ, so they say nothing")
-        if graphs is None:
+        if min(map(len, self.vectors)) < 2:
             self.left_out.append("neighbours: there is but one text or image")
 
-    def _collect(
-        self,
-        pairs: Pairs,
-        standing: dict[str, Measure],
-        graphs: Neighbourhoods | None,
-        fold_of: Tensor,
-    ) -> PairEvidence:
-        """Every kind of evidence, of a fold's pairs by what the other folds' pairs taught."""
+    def _collect(self, pairs: Pairs, standing: dict[str, Measure], fold_of: Tensor) -> PairEvidence:
+        """Every kind of evidence, of a fold's pairs by what the other folds' pairs taught.
+
+        Folds are judged one after the other, and of a large set only what can build a fold's measures again
+        is kept: graphs take more memory than the vectors they are made of.
+        """
         text_of, image_of = pairs
         null, count = self.null, int(fold_of.max()) + 1
         rows = torch.arange(len(text_of), device=text_of.device)
@@ -213,22 +217,46 @@ class NoiseDetector:
         simulated = {
             name: asked(measure, null.texts, null.images, null.rows) for name, measure in standing.items()
         }
-        told: list[dict[str, Measure]] = []
-        total = torch.zeros(len(text_of), device=text_of.device)
-        for fold in range(count):
-            taught = fold_of[image_of] != fold  # (N,)
-            probability, graph = self._rounds(pairs, taught, observed, simulated, graphs)
-            told.append(self._measures(pairs, probability, graph))
-            total += probability
-        measures = {name: by_fold(fold_of, [each[name] for each in told]) for name in told[0]}
-        for name, measure in measures.items():
-            observed[name] = asked(measure, text_of, image_of, rows)
-            simulated[name] = asked(measure, null.texts, null.images, null.rows)
-        self.clean_probability = total / max(
-            count - 1, 1
-        )  # a pair takes part in the rounds of all folds but its own
+        known, large = (dict(observed), dict(simulated)), len(rows) > LARGE_SET
+        graphs = self._graphs_of(*self.vectors)
+        self.similar_texts = None if graphs is None else graphs.texts
+        taught = [fold_of[image_of] != fold for fold in range(count)]  # (N,) each
+        probabilities = [self._rounds(pairs, some, *known, graphs, some.float(), min(self.rounds, 1))
+                         for some in taught]  # fmt: skip
+        if large and graphs is not None:
+            self.similar_texts = graphs.texts.nearest(SIMILAR_TEXTS)
+            graphs = None
+        folds: list[FoldMeasures] = []
+        for fold, some in enumerate(taught):
+            fold_graphs = self._fold_graphs(pairs, probabilities[fold], graphs)
+            probability = probabilities[fold]
+            taught_by = probability  # what the directions of the graphs were found by
+            probability = self._rounds(pairs, some, *known, fold_graphs, probability, self.rounds - 1)
+            probabilities[fold] = probability
+            measures = self._measures(pairs, probability, fold_graphs)
+            for name, measure in measures.items():
+                for found, asked_pairs in (
+                    (observed, (text_of, image_of, rows)),
+                    (simulated, (null.texts, null.images, null.rows)),
+                ):
+                    here = (fold_of[asked_pairs[1]] == fold).nonzero()[:, 0]
+                    values = found.setdefault(name, torch.zeros(len(asked_pairs[0]), device=rows.device))
+                    values[here] = asked(measure, *(each[here] for each in asked_pairs))
+            folds.append(
+                FoldMeasures(
+                    lambda taught_by=taught_by, probability=probability: self._measures(
+                        pairs, probability, self._fold_graphs(pairs, taught_by, None)
+                    ),
+                    None if large else measures,
+                )
+            )
+            del measures, fold_graphs
+        told = {name: by_fold(fold_of, [each.of(name) for each in folds])
+                for name in observed if name not in standing}  # fmt: skip
+        # a pair takes part in the rounds of all folds but its own
+        self.clean_probability = sum(probabilities, torch.zeros_like(probabilities[0])) / max(count - 1, 1)
         evidence = {name: Evidence(observed[name], simulated[name]) for name in observed}
-        return PairEvidence(evidence, {**standing, **measures})
+        return PairEvidence(evidence, {**standing, **told})
 
     def _rounds(
         self,
@@ -237,39 +265,46 @@ class NoiseDetector:
         observed: Mapping[str, Tensor],
         simulated: Mapping[str, Tensor],
         graphs: Neighbourhoods | None,
-    ) -> tuple[Tensor, Neighbourhoods | None]:
-        """Clean probabilities (N,) of the `taught` pairs (N,) bool after all rounds, 0 of the others.
-
-        And the graphs of canonical directions they were found with.
-        """
+        probability: Tensor,
+        rounds: int,
+    ) -> Tensor:
+        """Clean probabilities (N,) of the `taught` pairs (N,) bool after so many more rounds, 0 of the others."""
         text_of, image_of = pairs[0][taught], pairs[1][taught]
-        probability = taught.float()
         if not len(text_of):
-            return probability, graphs
+            return probability
         # null pairs of the taught items alone; few pairs need no smooth density
         null, places = self._null_among(text_of, image_of)
         rows = taught.nonzero()[:, 0]
         halves = StableRandom("halves", self.seed).order(int(pairs[1].max()) + 1) % FOLDS
         half_of = torch.from_numpy(halves).to(text_of.device)
-        for number in range(self.rounds if len(null) else 0):
-            if number == 1 and graphs is not None:
-                graphs = self._canonical_graphs(pairs, probability)
-            crossed = self._crossfit_regressions(pairs, probability, half_of)
-            measures = {**crossed, **self._neighbour_measures(pairs, probability, graphs)}
+        for _ in range(rounds if len(null) else 0):
             evidence = {name: Evidence(observed[name][rows], simulated[name][places]) for name in observed}
-            evidence |= {
-                name: Evidence(
-                    asked(measure, text_of, image_of, rows),
-                    asked(measure, null.texts, null.images, null.rows),
-                )
-                for name, measure in measures.items()
-            }
+            for measures in (
+                self._crossfit_regressions(pairs, probability, half_of),
+                self._neighbour_measures(pairs, probability, graphs),
+            ):
+                evidence |= {
+                    name: Evidence(
+                        asked(measure, text_of, image_of, rows),
+                        asked(measure, null.texts, null.images, null.rows),
+                    )
+                    for name, measure in measures.items()
+                }
+            del measures  # they hold what every text and image is paired with
             found = judge_pairs(
                 evidence, text_of, image_of, null, similar_texts=self.similar_texts, seed=self.seed
             )
             probability = torch.zeros_like(probability)
             probability[rows] = torch.from_numpy(found.p_match).to(probability)
-        return probability, graphs
+        return probability
+
+    def _fold_graphs(
+        self, pairs: Pairs, probability: Tensor, graphs: Neighbourhoods | None
+    ) -> Neighbourhoods | None:
+        """From the second round on neighbours are of canonical directions."""
+        if self.rounds > 1 and bool((probability > 0).any()) and min(map(len, self.vectors)) > 1:
+            return self._canonical_graphs(pairs, probability)
+        return graphs or self._graphs_of(*self.vectors)
 
     def _null_among(self, text_of: Tensor, image_of: Tensor) -> tuple[NullPairs, Tensor]:
         """Null pairs whose text and image are both among the taught pairs, and their places among all."""
@@ -294,6 +329,7 @@ class NoiseDetector:
 
     def _crossfit_regressions(self, pairs: Pairs, probability: Tensor, part_of: Tensor) -> dict[str, Measure]:
         """Regressions that judge a pair without having seen a pair of its image; part_of (I,)."""
+        own = Moments.of(self.vectors[0]), Moments.of(self.vectors[1])
         sums: list[RegressionSums] = []
         for part in range(int(part_of.max()) + 1):
             rows = (part_of[pairs[1]] == part) & (probability > 0)
@@ -301,43 +337,80 @@ class NoiseDetector:
         whole = sums[0]
         for each in sums[1:]:
             whole = whole + each
-        by_part = [regression_measures(*self.vectors, whole - each) for each in sums]
+        by_part = [regression_measures(*self.vectors, whole - each, own) for each in sums]
         return {name: by_fold(part_of, [each[name] for each in by_part]) for name in by_part[0]}
 
     def _canonical_graphs(self, pairs: Pairs, probability: Tensor) -> Neighbourhoods | None:
         """Neighbours among the directions that tell of each other, by the believed pairs."""
         texts, images = self.vectors
         weight = float(probability.sum())
-        if weight < 1 or min(texts.shape[1], images.shape[1]) < 2:
-            return find_neighbourhoods(texts, images, self.neighbours, self.exact_up_to)
-        sums = regression_sums(texts, images, *pairs, probability)
-        means = (_weighted_mean(texts, pairs[0], probability), _weighted_mean(images, pairs[1], probability))
-        vectors = canonical_vectors(texts, images, sums, *means, weight)
-        return find_neighbourhoods(*vectors, self.neighbours, self.exact_up_to)
+        vectors = texts, images
+        if weight >= 1 and min(texts.shape[1], images.shape[1]) >= 2:
+            sums = regression_sums(texts, images, *pairs, probability)
+            text_mean = _weighted_mean(texts, pairs[0], probability)
+            image_mean = _weighted_mean(images, pairs[1], probability)
+            vectors = canonical_vectors(texts, images, sums, text_mean, image_mean, weight)
+        return self._graphs_of(*vectors)
+
+    def _graphs_of(self, texts: Tensor, images: Tensor) -> Neighbourhoods | None:
+        half = texts.dtype == torch.float16  # those of large sets, centred before
+        return find_neighbourhoods(texts, images, self.neighbours, self.exact_up_to, already_centred=half)
+
+
+@dataclass
+class FoldMeasures:
+    """The measures of one fold, built again when first asked for where they are not kept."""
+
+    build: Callable[[], dict[str, Measure]]
+    measures: dict[str, Measure] | None = None
+
+    def of(self, name: str) -> Measure:
+        def measure(texts: Tensor, images: Tensor, rows: Tensor) -> Tensor:
+            if self.measures is None:
+                self.measures = self.build()
+            return self.measures[name](texts, images, rows)
+
+        return measure
 
 
 def _weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
     """(k,): the mean of vectors (n, k) by number (N,), each counting by its weight (N,)."""
     counts = torch.zeros(len(vectors), device=vectors.device).index_add_(0, numbers, weights)
-    mean: Tensor = counts @ vectors / counts.sum().clamp(min=1e-6)
+    parts = zip(torch.split(counts, BLOCK_ROWS), torch.split(vectors, BLOCK_ROWS), strict=True)
+    total = sum((some @ part.float() for some, part in parts), torch.zeros(vectors.shape[1]).to(counts))
+    mean: Tensor = total / counts.sum().clamp(min=1e-6)
     return mean
 
 
-def unit_rows(values: npt.ArrayLike | Tensor, name: str, device: torch.device | str | None = None) -> Tensor:
-    """A float32 matrix of unit rows; an error names the first row that is not finite or has no length."""
-    matrix = values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float32))
+def checked_rows(
+    values: npt.ArrayLike | Tensor, name: str, device: torch.device | str | None = None
+) -> Tensor:
+    """A float32 matrix, no copy where it is one; an error names the first row not finite or without length."""
+    if isinstance(values, Tensor):
+        matrix = values
+    else:
+        array = np.asarray(values, dtype=np.float32)
+        matrix = torch.from_numpy(array if array.flags.writeable else array.copy())
     matrix = matrix.detach().to(device=device, dtype=torch.float32)
     if matrix.ndim != 2 or not matrix.numel():
         raise DataError(
             f"{name}: shape {tuple(matrix.shape)}, expected (number, dimensions)",
             fix="give one row per vector",
         )
-    lengths = matrix.norm(dim=1)  # (n,)
+    lengths = torch.cat([part.norm(dim=1) for part in torch.split(matrix, BLOCK_ROWS)])  # (n,)
     bad = (~(lengths.isfinite() & (lengths > 0))).nonzero()
     if len(bad):
         raise DataError(
             f"{name} row {int(bad[0])}: not finite or all zero ({len(bad)} such rows)",
             fix="embed them again or leave their pairs out",
         )
+    return matrix
+
+
+def unit_rows(matrix: Tensor) -> Tensor:
+    """Rows of length 1; those of large sets that have it already are not copied."""
+    lengths = torch.cat([part.norm(dim=1) for part in torch.split(matrix, BLOCK_ROWS)])  # (n,)
+    if len(matrix) > LARGE_SET and bool(((lengths - 1).abs() < 1e-4).all()):
+        return matrix
     unit: Tensor = matrix / lengths[:, None]
     return unit
