@@ -1,4 +1,4 @@
-"""What detection costs and tells as collections grow: processor time, memory and AUROC from 20,000 to a million.
+"""What detection costs and tells as collections grow: processor time, memory and AUROC up to a million pairs.
 
 Embeddings are synthetic but structured: every image shows one of some hundred kinds of scene, which both
 encoders place anywhere, and varies in a few directions that both see in part. So the regression tells much
@@ -6,8 +6,8 @@ of a pair and neighbours tell more. Each image has one caption; the captions of 
 Vectors are drawn in blocks, the same for every number of pairs.
 
 Every size runs in a fresh process. Given are the vectors alone; memory beyond them is the highest resident
-size while `NoiseDetector.fit` runs, less that before. Afterwards, and not counted there, captions are proposed
-to flagged images, and the neighbours that the inverted lists found are compared with the exact ones.
+size while `NoiseDetector.fit` runs, less that before. Afterwards, and not counted there, captions are
+proposed to flagged images, and the neighbours that the inverted lists find are compared with the exact ones.
 Processor time is given beside the clock's: on a busy machine only the former says anything.
 
     python benchmarks/detection_scale.py [--pairs 20000 100000 1000000] [--threads 2] [--out FILE.json]
@@ -47,7 +47,7 @@ PROPOSED = 20_000  # images that captions are proposed to
 
 
 def planted(pairs: int, seed: int = 0) -> tuple[Tensor, Tensor, np.ndarray]:
-    """Texts (N, 384), images (N, 512) and which text each row should have (N,); rows are the labelled pairs."""
+    """Texts (N, 384), images (N, 512), and whose text each row has (N,); rows are the labelled pairs."""
     world = torch.Generator().manual_seed(seed)
 
     def fixed(rows: int, columns: int, scale: float) -> Tensor:
@@ -163,7 +163,15 @@ def main() -> None:
         return
     sizes = []
     for pairs in options.pairs:
-        command = [sys.executable, __file__, "--one", "--pairs", str(pairs), "--threads", str(options.threads)]
+        command = [
+            sys.executable,
+            __file__,
+            "--one",
+            "--pairs",
+            str(pairs),
+            "--threads",
+            str(options.threads),
+        ]
         told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         sizes.append(json.loads(told.stdout.splitlines()[-1]))
         print(json.dumps(sizes[-1]), flush=True)

@@ -268,7 +268,7 @@ class NoiseDetector:
         probability: Tensor,
         rounds: int,
     ) -> Tensor:
-        """Clean probabilities (N,) of the `taught` pairs (N,) bool after so many more rounds, 0 of the others."""
+        """Clean probabilities (N,) after so many more rounds of the `taught` pairs (N,) bool; 0 of others."""
         text_of, image_of = pairs[0][taught], pairs[1][taught]
         if not len(text_of):
             return probability
@@ -385,7 +385,7 @@ def _weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
 def checked_rows(
     values: npt.ArrayLike | Tensor, name: str, device: torch.device | str | None = None
 ) -> Tensor:
-    """A float32 matrix, no copy where it is one; an error names the first row not finite or without length."""
+    """A float32 matrix, not copied where it is one; an error names the first row that cannot be used."""
     if isinstance(values, Tensor):
         matrix = values
     else:

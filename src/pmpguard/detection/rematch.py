@@ -2,9 +2,10 @@
 
 Scores come from a function that scores a block of captions against a block of images, so the full matrix
 never exists and any score can be used. Where a pool is large and the scores come from vectors, only partners
-in the cells nearest to a query are scored (`evidence/nearest.py`): then no work grows with the square. For p(match) of a proposal to mean the same as p(match) of a labelled
-pair, blocks must be standardised like the evidence; `standardised_cosines` does that for pooled embeddings.
-Nothing here carries a gradient, and nothing knows which pairs were made wrong.
+in the cells nearest to a query are scored (`evidence/nearest.py`): then no work grows with the square. For
+p(match) of a proposal to mean the same as p(match) of a labelled pair, blocks must be standardised like the
+evidence; `standardised_cosines` does that for pooled embeddings. Nothing here carries a gradient, and nothing
+knows which pairs were made wrong.
 """
 
 from __future__ import annotations
@@ -228,8 +229,8 @@ def _near_partners(
 ) -> Candidates:
     """The k best of those in the cells of the pool that are nearest to each query, cell by cell.
 
-    Cells are those of what is left of vectors (n, d) when their mean is taken away: two encoders may put texts
-    and images at different places of their common space.
+    Cells are those of what is left of vectors (n, d) when their mean is taken away: two encoders may put
+    texts and images at different places of their common space.
     """
     mean = pool_vectors.mean(0, dtype=torch.float32)
     cells = sort_into_cells(normalize(pool_vectors[pool].float() - mean, dim=1))

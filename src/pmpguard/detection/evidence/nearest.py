@@ -1,8 +1,8 @@
 """Nearest vectors by cosine: exact in blocks up to a stated number, by inverted lists beyond it.
 
 Exact search costs the square of the number of vectors. Beyond `MAX_EXACT_NEIGHBOURS` vectors are sorted into
-cells around spherical k-means centres, and every vector is compared with those of the cells nearest to its own
-(an inverted file; Sivic and Zisserman, ICCV 2003). Many centres are sorted into cells themselves, so that
+cells around spherical k-means centres, and every vector is compared with those of the cells nearest to its
+own (an inverted file; Sivic and Zisserman, ICCV 2003). Many centres are sorted into cells themselves, so that
 finding a vector's cell does not cost the square either. The same numbers come out on every machine: nothing
 is drawn but by StableRandom.
 """

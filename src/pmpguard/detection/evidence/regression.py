@@ -24,9 +24,7 @@ QUERIES_AT_ONCE = 8_192
 
 
 @torch.no_grad()
-def whiten(
-    vectors: Tensor, components: int = MAX_COMPONENTS, dtype: torch.dtype = torch.float32
-) -> Tensor:
+def whiten(vectors: Tensor, components: int = MAX_COMPONENTS, dtype: torch.dtype = torch.float32) -> Tensor:
     """(n, k) unit: the leading principal components of (n, d), each divided by the root of its deviation.
 
     Pretrained features vary most along few directions that any two scenes differ in; half whitened, they tell
@@ -95,7 +93,10 @@ def regression_sums(
     shapes = (size, size), (other, other), (size, other)
     sums = RegressionSums(*(torch.zeros(shape, device=texts.device) for shape in shapes))
     for rows in torch.split(torch.arange(len(text_of), device=text_of.device), BLOCK_ROWS):
-        some_texts, some_images = texts[text_of[rows]].float(), images[image_of[rows]].float()  # (R, k), (R, l)
+        some_texts, some_images = (
+            texts[text_of[rows]].float(),
+            images[image_of[rows]].float(),
+        )  # (R, k), (R, l)
         weights = clean_probability[rows, None].to(some_texts)
         weighted = some_texts * weights
         squares = some_images.T @ (some_images * weights)
