@@ -67,8 +67,8 @@ def planted(pairs: int, seed: int = 0) -> tuple[Tensor, Tensor, np.ndarray]:
         kind = torch.randint(KINDS, (BLOCK,), generator=draws)
         latent = torch.randn(BLOCK, LATENT, generator=draws)
         for vectors, place, rows, noise in (
-            (texts, 0, torch.from_numpy(row_of[start : start + count]), 5.0),
-            (images, 1, torch.arange(start, start + count), 4.0),
+            (texts, 0, torch.from_numpy(row_of[start : start + count]), 4.5),
+            (images, 1, torch.arange(start, start + count), 3.6),
         ):
             dim = vectors.shape[1]
             drawn = kinds[place][kind] + 0.35 * latent @ maps[place]

@@ -11,15 +11,16 @@ cut into folds, and pairs of a fold are judged by rounds that none of them took 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.detection.evidence.canonical import canonical_vectors
+from pmpguard.detection.evidence.canonical import canonical_vectors, weighted_mean
 from pmpguard.detection.evidence.caption_agreement import caption_agreement_measure
 from pmpguard.detection.evidence.competition import SIMILAR_TEXTS
 from pmpguard.detection.evidence.nearest import MAX_EXACT_NEIGHBOURS, centred
@@ -40,7 +41,7 @@ from pmpguard.detection.evidence.regression import (
 )
 from pmpguard.detection.evidence.similarity import Measure, similarity_measure
 from pmpguard.detection.judge import CAPTION_AGREEMENT, Verdicts, judge_pairs
-from pmpguard.detection.measures import PairEvidence, asked, by_fold
+from pmpguard.detection.measures import FoldMeasures, PairEvidence, ask_fold, asked, by_fold
 from pmpguard.detection.null_pairs import Array, Evidence, NullPairs, pair_numbers, sample_null_pairs
 from pmpguard.errors import DataError
 from pmpguard.stable_random import StableRandom
@@ -234,22 +235,13 @@ class NoiseDetector:
             probability = self._rounds(pairs, some, *known, fold_graphs, probability, self.rounds - 1)
             probabilities[fold] = probability
             measures = self._measures(pairs, probability, fold_graphs)
-            for name, measure in measures.items():
-                for found, asked_pairs in (
-                    (observed, (text_of, image_of, rows)),
-                    (simulated, (null.texts, null.images, null.rows)),
-                ):
-                    here = (fold_of[asked_pairs[1]] == fold).nonzero()[:, 0]
-                    values = found.setdefault(name, torch.zeros(len(asked_pairs[0]), device=rows.device))
-                    values[here] = asked(measure, *(each[here] for each in asked_pairs))
-            folds.append(
-                FoldMeasures(
-                    lambda taught_by=taught_by, probability=probability: self._measures(
-                        pairs, probability, self._fold_graphs(pairs, taught_by, None)
-                    ),
-                    None if large else measures,
-                )
-            )
+            for found, asked_pairs in (
+                (observed, (text_of, image_of, rows)),
+                (simulated, (null.texts, null.images, null.rows)),
+            ):
+                ask_fold(found, measures, fold_of, fold, *asked_pairs)
+            again = partial(self._built_again, pairs, taught_by, probability)
+            folds.append(FoldMeasures(again, None if large else measures))
             del measures, fold_graphs
         told = {name: by_fold(fold_of, [each.of(name) for each in folds])
                 for name in observed if name not in standing}  # fmt: skip
@@ -257,6 +249,10 @@ class NoiseDetector:
         self.clean_probability = sum(probabilities, torch.zeros_like(probabilities[0])) / max(count - 1, 1)
         evidence = {name: Evidence(observed[name], simulated[name]) for name in observed}
         return PairEvidence(evidence, {**standing, **told})
+
+    def _built_again(self, pairs: Pairs, directions_by: Tensor, probability: Tensor) -> dict[str, Measure]:
+        """The measures of a fold, from the clean probabilities after its first and after its last round."""
+        return self._measures(pairs, probability, self._fold_graphs(pairs, directions_by, None))
 
     def _rounds(
         self,
@@ -347,39 +343,14 @@ class NoiseDetector:
         vectors = texts, images
         if weight >= 1 and min(texts.shape[1], images.shape[1]) >= 2:
             sums = regression_sums(texts, images, *pairs, probability)
-            text_mean = _weighted_mean(texts, pairs[0], probability)
-            image_mean = _weighted_mean(images, pairs[1], probability)
+            text_mean = weighted_mean(texts, pairs[0], probability)
+            image_mean = weighted_mean(images, pairs[1], probability)
             vectors = canonical_vectors(texts, images, sums, text_mean, image_mean, weight)
         return self._graphs_of(*vectors)
 
     def _graphs_of(self, texts: Tensor, images: Tensor) -> Neighbourhoods | None:
         half = texts.dtype == torch.float16  # those of large sets, centred before
         return find_neighbourhoods(texts, images, self.neighbours, self.exact_up_to, already_centred=half)
-
-
-@dataclass
-class FoldMeasures:
-    """The measures of one fold, built again when first asked for where they are not kept."""
-
-    build: Callable[[], dict[str, Measure]]
-    measures: dict[str, Measure] | None = None
-
-    def of(self, name: str) -> Measure:
-        def measure(texts: Tensor, images: Tensor, rows: Tensor) -> Tensor:
-            if self.measures is None:
-                self.measures = self.build()
-            return self.measures[name](texts, images, rows)
-
-        return measure
-
-
-def _weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
-    """(k,): the mean of vectors (n, k) by number (N,), each counting by its weight (N,)."""
-    counts = torch.zeros(len(vectors), device=vectors.device).index_add_(0, numbers, weights)
-    parts = zip(torch.split(counts, BLOCK_ROWS), torch.split(vectors, BLOCK_ROWS), strict=True)
-    total = sum((some @ part.float() for some, part in parts), torch.zeros(vectors.shape[1]).to(counts))
-    mean: Tensor = total / counts.sum().clamp(min=1e-6)
-    return mean
 
 
 def checked_rows(

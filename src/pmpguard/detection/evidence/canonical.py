@@ -37,6 +37,15 @@ def canonical_vectors(
     return _projected(texts, text_mean, to_t.float()), _projected(images, image_mean, to_i.float())
 
 
+def weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
+    """(k,): the mean of vectors (n, k) by number (N,), each counting by its weight (N,)."""
+    counts = torch.zeros(len(vectors), device=vectors.device).index_add_(0, numbers, weights)
+    parts = zip(torch.split(counts, BLOCK_ROWS), torch.split(vectors, BLOCK_ROWS), strict=True)
+    total = sum((some @ part.float() for some, part in parts), torch.zeros(vectors.shape[1]).to(counts))
+    mean: Tensor = total / counts.sum().clamp(min=1e-6)
+    return mean
+
+
 def _projected(vectors: Tensor, mean: Tensor, directions: Tensor) -> Tensor:
     """(n, k): unit vectors in the number type of the given ones."""
     found = torch.empty(len(vectors), directions.shape[1], dtype=vectors.dtype, device=vectors.device)
