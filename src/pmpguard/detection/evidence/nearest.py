@@ -150,8 +150,9 @@ def _grouped(centres: Tensor) -> Cells | None:
         return None
     heads = _centres(centres, int(len(centres) ** 0.5))
     group_of = (centres @ heads.T).argmax(1)
-    starts = torch.bincount(group_of, minlength=len(heads)).cumsum(0).tolist()
-    return Cells(heads, torch.argsort(group_of, stable=True), (0, *starts))
+    counts = torch.bincount(group_of, minlength=len(heads))
+    starts = counts[counts > 0].cumsum(0).tolist()
+    return Cells(heads[counts > 0], torch.argsort(group_of, stable=True), (0, *starts))
 
 
 def _centres(vectors: Tensor, cells: int) -> Tensor:
