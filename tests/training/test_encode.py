@@ -65,3 +65,24 @@ def test_a_detection_round_gets_tokens_of_its_own_encoders_and_without_them_the_
     plan_epoch(method, averaged, split, 0, config, World())
     torch.testing.assert_close(read[0], expected)
     assert read[0][0].shape[1] == method.retriever.text_encoder.width
+
+
+@pytest.mark.parametrize("fragments", [False, True])
+def test_a_look_reads_pooled_vectors_alone_unless_the_method_plans_by_fragments(
+    monkeypatch: pytest.MonkeyPatch, fragments: bool
+) -> None:
+    config = small_config(batch_size=16)
+    method = build_method(config, len(DATA.train), DATA.train.captions)
+    split = Split.open(DATA.train, DATA.train_images, method.retriever)
+    seen: list[tuple[Encoded, Encoded]] = []
+
+    def look(self: Method, view: TrainingView) -> EpochPlan:
+        seen.append((view.captions, view.images))
+        return EpochPlan()
+
+    monkeypatch.setattr(type(method), "begin_epoch", look)
+    monkeypatch.setattr(type(method), "plans_by_fragments", fragments)
+    plan_epoch(method, AveragedWeights(method, 0.0), split, 0, config, World())
+    for found, whole in zip(seen[0], split.encode(method.retriever), strict=True):
+        torch.testing.assert_close(found.pooled, whole.pooled)
+        assert found.fragments.shape[1] == (whole.fragments.shape[1] if fragments else 0)

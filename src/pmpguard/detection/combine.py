@@ -19,6 +19,7 @@ Array = npt.NDArray[np.float64]
 RIDGE = 1e-3
 ITERATIONS = 50
 FEWEST_MATCHES = 20
+FITTED_ROWS = 200_000  # a handful of weights needs no more
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,10 @@ def weighted_sum(wrong: Array, weights: Array) -> Discriminant:
 def refined_discriminant(labelled: Array, wrong: Array, rounds: int = 2) -> Discriminant:
     """Fit, judge, and fit again to the matches: mismatched pairs among the labelled blur the first fit.
 
-    Where hardly any labelled pair looks like a match, the first fit is all there is.
+    Where hardly any labelled pair looks like a match, the first fit is all there is. Of more than
+    `FITTED_ROWS` pairs of a kind, evenly spaced ones are fitted.
     """
+    labelled, wrong = (each[:: -(-len(each) // FITTED_ROWS) or 1] for each in (labelled, wrong))
     found = fit_discriminant(labelled, wrong)
     for _ in range(rounds):
         p_match = fit_match_mixture(found(labelled), found(wrong), bootstrap=0).p_match

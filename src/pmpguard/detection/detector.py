@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from pmpguard.detection.evidence.canonical import canonical_vectors
+from pmpguard.detection.evidence.canonical import canonical_vectors, weighted_mean
 from pmpguard.detection.evidence.caption_agreement import caption_agreement_measure
+from pmpguard.detection.evidence.competition import SIMILAR_TEXTS
 from pmpguard.detection.evidence.nearest import MAX_EXACT_NEIGHBOURS, centred
 from pmpguard.detection.evidence.neighbours import (
     NEIGHBOURS,
@@ -30,6 +32,7 @@ from pmpguard.detection.evidence.neighbours import (
     neighbour_measures,
 )
 from pmpguard.detection.evidence.regression import (
+    Moments,
     RegressionSums,
     regression_measures,
     regression_sums,
@@ -37,19 +40,17 @@ from pmpguard.detection.evidence.regression import (
 )
 from pmpguard.detection.evidence.similarity import Measure, similarity_measure
 from pmpguard.detection.judge import CAPTION_AGREEMENT, Verdicts, judge_pairs
-from pmpguard.detection.measures import PairEvidence, asked, by_fold
+from pmpguard.detection.measures import FoldMeasures, PairEvidence, ask_fold, asked, by_fold
 from pmpguard.detection.null_pairs import Array, Evidence, NullPairs, pair_numbers, sample_null_pairs
-from pmpguard.errors import DataError
+from pmpguard.detection.vectors import LARGE_SET, checked_rows, unit_rows, without_constant_sides
 from pmpguard.stable_random import StableRandom
 
 FOLDS = 5
 FOLDS_OF_LARGE_SETS = (
     2  # every fold's rounds cost as much as all of a small set, and half of a large one is plenty
 )
-LARGE_SET = 50_000  # pairs
 ROUNDS = 3
 MIN_ROUND_NULL_PAIRS = 2_000
-SAME = 1e-6  # unit vectors that differ by less in every direction are one
 Pairs = tuple[Tensor, Tensor]  # numbers of texts and of images, (N,) each
 
 
@@ -124,13 +125,11 @@ class NoiseDetector:
                 ones.
             image_folds: (I,) folds of images that show different things; by default random ones.
         """
-        self.left_out = []
-        text_vectors, image_vectors = (
-            unit_rows(texts, "texts", self.device),
-            unit_rows(images, "images", self.device),
-        )
-        image_vectors = image_vectors.to(text_vectors.device)
-        text_vectors, image_vectors = self._without_constant_sides(text_vectors, image_vectors)
+        text_vectors = checked_rows(texts, "texts", self.device)
+        image_vectors = checked_rows(images, "images", text_vectors.device)
+        if common_space is None:
+            common_space = text_vectors.shape[1] == image_vectors.shape[1]
+        text_vectors, image_vectors, self.left_out = without_constant_sides(text_vectors, image_vectors)
         rows = len(text_vectors)
         given = (
             np.arange(rows) if text_of is None else text_of,
@@ -139,17 +138,21 @@ class NoiseDetector:
         numbers = pair_numbers(*given, rows, len(image_vectors))
         device = text_vectors.device
         pairs = torch.from_numpy(numbers[0]).to(device), torch.from_numpy(numbers[1]).to(device)
+        large = len(pairs[0]) > LARGE_SET
+        kept = torch.float16 if large else torch.float32
+        self.vectors = whiten(text_vectors, dtype=kept), whiten(image_vectors, dtype=kept)
+        if large:  # what they have in common is taken away once and for all, so that graphs need no copies
+            self.vectors = centred(self.vectors[0]), centred(self.vectors[1])
         measures = self._standing_measures(text_vectors, image_vectors, pairs, common_space, more)
+        del text_vectors, image_vectors
         self.null = sample_null_pairs(*pairs, self.seed, image_labels)
-        self.vectors = whiten(text_vectors), whiten(image_vectors)
-        graphs = find_neighbourhoods(*self.vectors, self.neighbours, self.exact_up_to)
-        self._note_what_is_left_out(graphs)
-        self.similar_texts = None if graphs is None else graphs.texts
+        self._note_what_is_left_out()
         if image_folds is None:
             folds = self.folds or (FOLDS if len(pairs[0]) <= LARGE_SET else FOLDS_OF_LARGE_SETS)
-            image_folds = StableRandom("folds", self.seed).order(len(image_vectors)) % folds
+            image_folds = StableRandom("folds", self.seed).order(len(self.vectors[1])) % folds
         fold_of = torch.as_tensor(np.asarray(image_folds), device=pairs[0].device)  # (I,)
-        self.collected = self._collect(pairs, measures, graphs, fold_of)
+        self.similar_texts = None
+        self.collected = self._collect(pairs, measures, fold_of)
         self.verdicts = judge_pairs(
             self.collected.evidence, *pairs, self.null, similar_texts=self.similar_texts,
             bootstrap=self.bootstrap, seed=self.seed,
@@ -172,57 +175,40 @@ class NoiseDetector:
     def evidence(self) -> dict[str, Array]:
         return dict(zip(self.verdicts.names, self.verdicts.evidence.T, strict=True))
 
-    def _without_constant_sides(self, texts: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Both sides; constants where either has but one vector, as then neither tells of the other."""
-        blind = False
-        for name, vectors in (("texts", texts), ("images", images)):
-            if len(vectors) > 1 and bool(((vectors - vectors[0]).abs() < SAME).all()):
-                self.left_out.append(f"{name}: all vectors are equal, so no pair can be told from another")
-                blind = True
-        if not blind:
-            return texts, images
-        first = (torch.arange(vectors.shape[1], device=vectors.device) == 0 for vectors in (texts, images))
-        one, other = (
-            axis.to(texts).expand(len(of), -1) for axis, of in zip(first, (texts, images), strict=True)
-        )
-        return one, other
-
     def _standing_measures(
         self,
         texts: Tensor,
         images: Tensor,
         pairs: Pairs,
-        common_space: bool | None,
+        common_space: bool,
         more: Mapping[str, Measure] | None,
     ) -> dict[str, Measure]:
         """What needs no rounds: similarity in a common space, agreement among an image's captions."""
         found = dict(more or {})
-        if common_space if common_space is not None else texts.shape[1] == images.shape[1]:
-            found["similarity"] = similarity_measure(texts, images)
+        if common_space:
+            found["similarity"] = similarity_measure(unit_rows(texts), unit_rows(images))
         else:
             self.left_out.append("similarity: texts and images have no common space")
-        agreement = caption_agreement_measure(centred(whiten(texts)), pairs[0], pairs[1])
+        agreement = caption_agreement_measure(centred(self.vectors[0]), pairs[0], pairs[1])
         if agreement is None:
             self.left_out.append("caption_agreement: every image has one caption")
         else:
             found[CAPTION_AGREEMENT] = agreement
         return found
 
-    def _note_what_is_left_out(self, graphs: Neighbourhoods | None) -> None:
+    def _note_what_is_left_out(self) -> None:
         for name, vectors in zip(("texts", "images"), self.vectors, strict=True):
             if vectors.shape[1] < 2 and bool(vectors.any()):
                 self.left_out.append(f"{name}: their vectors hardly differ, so they say nothing")
-        if graphs is None:
+        if min(map(len, self.vectors)) < 2:
             self.left_out.append("neighbours: there is but one text or image")
 
-    def _collect(
-        self,
-        pairs: Pairs,
-        standing: dict[str, Measure],
-        graphs: Neighbourhoods | None,
-        fold_of: Tensor,
-    ) -> PairEvidence:
-        """Every kind of evidence, of a fold's pairs by what the other folds' pairs taught."""
+    def _collect(self, pairs: Pairs, standing: dict[str, Measure], fold_of: Tensor) -> PairEvidence:
+        """Every kind of evidence, of a fold's pairs by what the other folds' pairs taught.
+
+        Folds are judged one after the other, and of a large set only what can build a fold's measures again
+        is kept: graphs take more memory than the vectors they are made of.
+        """
         text_of, image_of = pairs
         null, count = self.null, int(fold_of.max()) + 1
         rows = torch.arange(len(text_of), device=text_of.device)
@@ -230,22 +216,42 @@ class NoiseDetector:
         simulated = {
             name: asked(measure, null.texts, null.images, null.rows) for name, measure in standing.items()
         }
-        told: list[dict[str, Measure]] = []
-        total = torch.zeros(len(text_of), dtype=torch.float32, device=text_of.device)
-        for fold in range(count):
-            taught = fold_of[image_of] != fold  # (N,)
-            probability, graph = self._rounds(pairs, taught, observed, simulated, graphs)
-            told.append(self._measures(pairs, probability, graph))
-            total += probability
-        measures = {name: by_fold(fold_of, [each[name] for each in told]) for name in told[0]}
-        for name, measure in measures.items():
-            observed[name] = asked(measure, text_of, image_of, rows)
-            simulated[name] = asked(measure, null.texts, null.images, null.rows)
-        self.clean_probability = total / max(
-            count - 1, 1
-        )  # a pair takes part in the rounds of all folds but its own
+        kept = torch.float32
+        known, large = (dict(observed), dict(simulated)), len(rows) > LARGE_SET
+        graphs = self._graphs_of(*self.vectors)
+        self.similar_texts = None if graphs is None else graphs.texts
+        taught = [fold_of[image_of] != fold for fold in range(count)]  # (N,) each
+        probabilities = [self._rounds(pairs, some, *known, graphs, some.to(kept), min(self.rounds, 1))
+                         for some in taught]  # fmt: skip
+        if large and graphs is not None:
+            self.similar_texts = graphs.texts.nearest(SIMILAR_TEXTS)
+            graphs = None
+        folds: list[FoldMeasures] = []
+        for fold, some in enumerate(taught):
+            fold_graphs = self._fold_graphs(pairs, probabilities[fold], graphs)
+            probability = probabilities[fold]
+            taught_by = probability  # what the directions of the graphs were found by
+            probability = self._rounds(pairs, some, *known, fold_graphs, probability, self.rounds - 1)
+            probabilities[fold] = probability
+            measures = self._measures(pairs, probability, fold_graphs)
+            for found, asked_pairs in (
+                (observed, (text_of, image_of, rows)),
+                (simulated, (null.texts, null.images, null.rows)),
+            ):
+                ask_fold(found, measures, fold_of, fold, *asked_pairs)
+            again = partial(self._built_again, pairs, taught_by, probability)
+            folds.append(FoldMeasures(again, None if large else measures))
+            del measures, fold_graphs
+        told = {name: by_fold(fold_of, [each.of(name) for each in folds])
+                for name in observed if name not in standing}  # fmt: skip
+        # a pair takes part in the rounds of all folds but its own
+        self.clean_probability = sum(probabilities, torch.zeros_like(probabilities[0])) / max(count - 1, 1)
         evidence = {name: Evidence(observed[name], simulated[name]) for name in observed}
-        return PairEvidence(evidence, {**standing, **measures})
+        return PairEvidence(evidence, {**standing, **told})
+
+    def _built_again(self, pairs: Pairs, directions_by: Tensor, probability: Tensor) -> dict[str, Measure]:
+        """The measures of a fold, from the clean probabilities after its first and after its last round."""
+        return self._measures(pairs, probability, self._fold_graphs(pairs, directions_by, None))
 
     def _rounds(
         self,
@@ -254,39 +260,46 @@ class NoiseDetector:
         observed: Mapping[str, Tensor],
         simulated: Mapping[str, Tensor],
         graphs: Neighbourhoods | None,
-    ) -> tuple[Tensor, Neighbourhoods | None]:
-        """Clean probabilities (N,) of the `taught` pairs (N,) bool after all rounds, 0 of the others.
-
-        And the graphs of canonical directions they were found with.
-        """
+        probability: Tensor,
+        rounds: int,
+    ) -> Tensor:
+        """Clean probabilities (N,) after so many more rounds of the `taught` pairs (N,) bool; 0 of others."""
         text_of, image_of = pairs[0][taught], pairs[1][taught]
-        probability = taught.to(torch.float32)
         if not len(text_of):
-            return probability, graphs
+            return probability
         # null pairs of the taught items alone; few pairs need no smooth density
         null, places = self._null_among(text_of, image_of)
         rows = taught.nonzero()[:, 0]
         halves = StableRandom("halves", self.seed).order(int(pairs[1].max()) + 1) % FOLDS
         half_of = torch.from_numpy(halves).to(text_of.device)
-        for number in range(self.rounds if len(null) else 0):
-            if number == 1 and graphs is not None:
-                graphs = self._canonical_graphs(pairs, probability)
-            crossed = self._crossfit_regressions(pairs, probability, half_of)
-            measures = {**crossed, **self._neighbour_measures(pairs, probability, graphs)}
+        for _ in range(rounds if len(null) else 0):
             evidence = {name: Evidence(observed[name][rows], simulated[name][places]) for name in observed}
-            evidence |= {
-                name: Evidence(
-                    asked(measure, text_of, image_of, rows),
-                    asked(measure, null.texts, null.images, null.rows),
-                )
-                for name, measure in measures.items()
-            }
+            for measures in (
+                self._crossfit_regressions(pairs, probability, half_of),
+                self._neighbour_measures(pairs, probability, graphs),
+            ):
+                evidence |= {
+                    name: Evidence(
+                        asked(measure, text_of, image_of, rows),
+                        asked(measure, null.texts, null.images, null.rows),
+                    )
+                    for name, measure in measures.items()
+                }
+            del measures  # they hold what every text and image is paired with
             found = judge_pairs(
                 evidence, text_of, image_of, null, similar_texts=self.similar_texts, seed=self.seed
             )
             probability = torch.zeros_like(probability)
             probability[rows] = torch.from_numpy(found.p_match).to(probability)
-        return probability, graphs
+        return probability
+
+    def _fold_graphs(
+        self, pairs: Pairs, probability: Tensor, graphs: Neighbourhoods | None
+    ) -> Neighbourhoods | None:
+        """From the second round on neighbours are of canonical directions."""
+        if self.rounds > 1 and bool((probability > 0).any()) and min(map(len, self.vectors)) > 1:
+            return self._canonical_graphs(pairs, probability)
+        return graphs or self._graphs_of(*self.vectors)
 
     def _null_among(self, text_of: Tensor, image_of: Tensor) -> tuple[NullPairs, Tensor]:
         """Null pairs whose text and image are both among the taught pairs, and their places among all."""
@@ -311,6 +324,7 @@ class NoiseDetector:
 
     def _crossfit_regressions(self, pairs: Pairs, probability: Tensor, part_of: Tensor) -> dict[str, Measure]:
         """Regressions that judge a pair without having seen a pair of its image; part_of (I,)."""
+        own = Moments.of(self.vectors[0]), Moments.of(self.vectors[1])
         sums: list[RegressionSums] = []
         for part in range(int(part_of.max()) + 1):
             rows = (part_of[pairs[1]] == part) & (probability > 0)
@@ -318,48 +332,21 @@ class NoiseDetector:
         whole = sums[0]
         for each in sums[1:]:
             whole = whole + each
-        by_part = [regression_measures(*self.vectors, whole - each) for each in sums]
+        by_part = [regression_measures(*self.vectors, whole - each, own) for each in sums]
         return {name: by_fold(part_of, [each[name] for each in by_part]) for name in by_part[0]}
 
     def _canonical_graphs(self, pairs: Pairs, probability: Tensor) -> Neighbourhoods | None:
         """Neighbours among the directions that tell of each other, by the believed pairs."""
         texts, images = self.vectors
         weight = float(probability.sum())
-        if weight < 1 or min(texts.shape[1], images.shape[1]) < 2:
-            return find_neighbourhoods(texts, images, self.neighbours, self.exact_up_to)
-        sums = regression_sums(texts, images, *pairs, probability)
-        means = (_weighted_mean(texts, pairs[0], probability), _weighted_mean(images, pairs[1], probability))
-        vectors = canonical_vectors(texts, images, sums, *means, weight)
-        return find_neighbourhoods(*vectors, self.neighbours, self.exact_up_to)
+        vectors = texts, images
+        if weight >= 1 and min(texts.shape[1], images.shape[1]) >= 2:
+            sums = regression_sums(texts, images, *pairs, probability)
+            text_mean = weighted_mean(texts, pairs[0], probability)
+            image_mean = weighted_mean(images, pairs[1], probability)
+            vectors = canonical_vectors(texts, images, sums, text_mean, image_mean, weight)
+        return self._graphs_of(*vectors)
 
-
-def _weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
-    """(k,): the mean of vectors (n, k) by number (N,), each counting by its weight (N,)."""
-    counts = vectors.new_zeros(len(vectors)).index_add_(0, numbers, weights.to(vectors))
-    mean: Tensor = counts @ vectors / counts.sum().clamp(min=1e-6)
-    return mean
-
-
-def unit_rows(values: npt.ArrayLike | Tensor, name: str, device: torch.device | str | None = None) -> Tensor:
-    """A float32 matrix of unit rows; an error names the first row that is not finite or has no length."""
-    try:
-        matrix = (
-            values if isinstance(values, Tensor) else torch.from_numpy(np.array(values, dtype=np.float32))
-        )
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{name}: {error}", fix="give one row of numbers per vector") from error
-    matrix = matrix.detach().to(device=device, dtype=torch.float32)
-    if matrix.ndim != 2 or not matrix.numel():
-        raise DataError(
-            f"{name}: shape {tuple(matrix.shape)}, expected (number, dimensions)",
-            fix="give one row per vector",
-        )
-    lengths = matrix.norm(dim=1)  # (n,)
-    bad = (~(lengths.isfinite() & (lengths > 0))).nonzero()
-    if len(bad):
-        raise DataError(
-            f"{name} row {int(bad[0])}: not finite or all zero ({len(bad)} such rows)",
-            fix="embed them again or leave their pairs out",
-        )
-    unit: Tensor = matrix / lengths[:, None]
-    return unit
+    def _graphs_of(self, texts: Tensor, images: Tensor) -> Neighbourhoods | None:
+        half = texts.dtype == torch.float16  # those of large sets, centred before
+        return find_neighbourhoods(texts, images, self.neighbours, self.exact_up_to, already_centred=half)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,3 +73,35 @@ def by_fold(fold_of: Tensor, measures: Sequence[Measure]) -> Measure:
         return found
 
     return measure
+
+
+def ask_fold(
+    found: dict[str, Tensor],
+    measures: Mapping[str, Measure],
+    fold_of: Tensor,
+    fold: int,
+    texts: Tensor,
+    images: Tensor,
+    rows: Tensor,
+) -> None:
+    """Write what the fold's measures say of the pairs of its images into (P,) by name; fold_of (I,)."""
+    here = (fold_of[images] == fold).nonzero()[:, 0]
+    for name, measure in measures.items():
+        values = found.setdefault(name, torch.zeros(len(texts), device=texts.device))
+        values[here] = asked(measure, texts[here], images[here], rows[here])
+
+
+@dataclass
+class FoldMeasures:
+    """The measures of one fold, built again when first asked for where they are not kept."""
+
+    build: Callable[[], dict[str, Measure]]
+    measures: dict[str, Measure] | None = None
+
+    def of(self, name: str) -> Measure:
+        def measure(texts: Tensor, images: Tensor, rows: Tensor) -> Tensor:
+            if self.measures is None:
+                self.measures = self.build()
+            return self.measures[name](texts, images, rows)
+
+        return measure

@@ -1,9 +1,11 @@
 """What a flagged pair should have been: mutual-best proposals among the images and captions of flagged pairs.
 
 Scores come from a function that scores a block of captions against a block of images, so the full matrix
-never exists and any score can be used. For p(match) of a proposal to mean the same as p(match) of a labelled
-pair, blocks must be standardised like the evidence; `standardised_cosines` does that for pooled embeddings.
-Nothing here carries a gradient, and nothing knows which pairs were made wrong.
+never exists and any score can be used. Where a pool is large and the scores come from vectors, only partners
+in the cells nearest to a query are scored (`evidence/nearest.py`): then no work grows with the square. For
+p(match) of a proposal to mean the same as p(match) of a labelled pair, blocks must be standardised like the
+evidence; `standardised_cosines` does that for pooled embeddings. Nothing here carries a gradient, and nothing
+knows which pairs were made wrong.
 """
 
 from __future__ import annotations
@@ -15,13 +17,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
+from pmpguard.detection.evidence.nearest import MAX_EXACT_NEIGHBOURS, sort_into_cells
 from pmpguard.detection.evidence.similarity import ScoreStatistics
 from pmpguard.detection.mixture import MatchMixture
 from pmpguard.detection.null_pairs import Numbers, pair_numbers
 
 # (caption numbers (T,), image numbers (I,)) -> (T, I) scores
 BlockScores = Callable[[Tensor, Tensor], Tensor]
+CHUNK = 1024  # rows and columns of a block on a CPU
+PROBED_CELLS = 32  # of a large pool, for each query
 
 
 @dataclass(frozen=True)
@@ -45,14 +51,26 @@ class Proposals:
         return len(self.images)
 
 
-def standardised_cosines(captions: Tensor, images: Tensor, statistics: ScoreStatistics) -> BlockScores:
+@dataclass(frozen=True)
+class VectorScores:
+    """Block scores that grow with the cosines of vectors, which so tell where good partners may be."""
+
+    score: BlockScores
+    captions: Tensor  # (C, d) unit
+    images: Tensor  # (I, d) unit
+
+    def __call__(self, captions: Tensor, images: Tensor) -> Tensor:
+        return self.score(captions, images)
+
+
+def standardised_cosines(captions: Tensor, images: Tensor, statistics: ScoreStatistics) -> VectorScores:
     """A block scorer over pooled embeddings, on the scale of the evidence with these statistics."""
 
     def score(caption_numbers: Tensor, image_numbers: Tensor) -> Tensor:
         cosines = captions[caption_numbers].float() @ images[image_numbers].float().T  # (T, I)
         return statistics.standardise(cosines, caption_numbers[:, None], image_numbers[None, :])
 
-    return score
+    return VectorScores(score, captions, images)
 
 
 @torch.no_grad()
@@ -101,18 +119,28 @@ def without_labelled(
 ) -> BlockScores:
     """The same scores with -inf wherever a caption is already labelled with the image."""
     caption_of, image_of = (torch.from_numpy(numbers).to(device) for numbers in pairs)  # (N,)
-    caption_places = torch.full((int(caption_of.max()) + 1,), -1, device=device)
+    by_caption = torch.argsort(caption_of, stable=True)  # (N,) rows, caption by caption
+    counts = torch.bincount(caption_of)  # (C,)
+    ends = counts.cumsum(0)
     image_places = torch.full((int(image_of.max()) + 1,), -1, device=device)
 
     def score(captions: Tensor, images: Tensor) -> Tensor:
         scores = score_block(captions, images).float()  # (T, I)
-        row_of, column_of = caption_places.clone(), image_places.clone()
-        row_of[captions] = torch.arange(len(captions), device=device)
-        column_of[images] = torch.arange(len(images), device=device)
-        rows, columns = row_of[caption_of], column_of[image_of]  # (N,) place in the block or -1
-        inside = (rows >= 0) & (columns >= 0)
-        return scores.index_put((rows[inside], columns[inside]), scores.new_tensor(-torch.inf))
+        known = captions < len(counts)
+        number = torch.where(known, captions, 0)
+        labels = torch.where(known, counts[number], 0)  # (T,) labelled rows of each caption
+        row = torch.repeat_interleave(torch.arange(len(captions), device=device), labels)  # (R,)
+        offset = torch.arange(len(row), device=device) - (labels.cumsum(0) - labels)[row]
+        labelled = image_of[by_caption[(ends - counts)[number][row] + offset]]  # (R,)
+        inside = images < len(image_places)
+        image_places[images[inside]] = inside.nonzero()[:, 0]
+        column = image_places[labelled]
+        image_places[images[inside]] = -1
+        found = column >= 0
+        return scores.index_put((row[found], column[found]), scores.new_tensor(-torch.inf))
 
+    if isinstance(score_block, VectorScores):
+        return VectorScores(score, score_block.captions, score_block.images)
     return score
 
 
@@ -121,6 +149,9 @@ def propose_captions(
     score_block: BlockScores, images: Tensor, captions: Tensor, k: int = 5, chunk: int | None = None
 ) -> Candidates:
     """For each of `images` (Q,) the k best of `captions` (P,)."""
+    if isinstance(score_block, VectorScores) and len(captions) > MAX_EXACT_NEIGHBOURS:
+        vectors = score_block.images, score_block.captions
+        return _near_partners(lambda rows, others: score_block(others, rows).T, images, captions, k, *vectors)
     return _best_partners(lambda rows, others: score_block(others, rows).T, images, captions, k, chunk)
 
 
@@ -129,6 +160,9 @@ def propose_images(
     score_block: BlockScores, captions: Tensor, images: Tensor, k: int = 5, chunk: int | None = None
 ) -> Candidates:
     """For each of `captions` (Q,) the k best of `images` (P,)."""
+    if isinstance(score_block, VectorScores) and len(images) > MAX_EXACT_NEIGHBOURS:
+        vectors = score_block.captions, score_block.images
+        return _near_partners(score_block, captions, images, k, *vectors)
     return _best_partners(score_block, captions, images, k, chunk)
 
 
@@ -175,7 +209,7 @@ def _best_partners(
     A block has `chunk` rows and columns: by default what a CPU's cache and what a GPU's many cores like.
     """
     k = min(k, len(pool))
-    chunk = chunk or (8192 if queries.is_cuda else 1024)
+    chunk = chunk or (8192 if queries.is_cuda else CHUNK)
     best_scores, best_rows = [], []
     for rows in torch.split(queries, chunk):
         scores = torch.empty(len(rows), 0, device=queries.device)
@@ -188,3 +222,35 @@ def _best_partners(
         best_scores.append(scores)
         best_rows.append(partners.masked_fill(scores == -torch.inf, -1))
     return Candidates(torch.cat(best_scores), torch.cat(best_rows))
+
+
+def _near_partners(
+    score: BlockScores, queries: Tensor, pool: Tensor, k: int, query_vectors: Tensor, pool_vectors: Tensor
+) -> Candidates:
+    """The k best of those in the cells of the pool that are nearest to each query, cell by cell.
+
+    Cells are those of what is left of vectors (n, d) when their mean is taken away: two encoders may put
+    texts and images at different places of their common space.
+    """
+    mean = pool_vectors.mean(0, dtype=torch.float32)
+    cells = sort_into_cells(normalize(pool_vectors[pool].float() - mean, dim=1))
+    scores = torch.full((len(queries), k), -torch.inf, device=queries.device)
+    partners = torch.full((len(queries), k), -1, dtype=torch.int64, device=queries.device)
+    probed = torch.cat([
+        (query_vectors[part].float() @ cells.centres.T).topk(min(PROBED_CELLS, len(cells)), dim=1).indices
+        for part in torch.split(queries, CHUNK)
+    ]).flatten()  # fmt: skip
+    asking = torch.argsort(probed, stable=True)  # (Q * p,) cell by cell
+    ends = torch.bincount(probed, minlength=len(cells)).cumsum(0).tolist()
+    asked_by = asking // max(len(probed) // max(len(queries), 1), 1)  # (Q * p,) places of queries
+    for cell in range(len(cells)):
+        others = pool[cells.of(cell)]
+        for places in torch.split(asked_by[ends[cell - 1] if cell else 0 : ends[cell]], CHUNK):
+            if not len(places):
+                continue
+            found = score(queries[places], others).float()  # (R, P)
+            best = found.topk(min(k, len(others)), dim=1)
+            merged = torch.cat([scores[places], best.values], dim=1).topk(k, dim=1)
+            both = torch.cat([partners[places], others[best.indices]], dim=1)
+            scores[places], partners[places] = merged.values, both.gather(1, merged.indices)
+    return Candidates(scores, partners.masked_fill(scores == -torch.inf, -1))

@@ -39,7 +39,6 @@ KINDS = (
 )  # fmt: skip
 REMEMBERED = ("caption_agreement", "regression", "reverse_regression")
 MIN_JUDGED_PAIRS = 100  # among fewer nothing can be told apart
-MAX_PROPOSAL_IMAGES = 100_000  # the work of proposals grows with the square of the set
 
 
 class DetectingMethod(Method):
@@ -257,15 +256,7 @@ class DetectingMethod(Method):
         return found
 
     def _propose(self, view: TrainingView, statistics: ScoreStatistics, mixture: MatchMixture) -> None:
-        """For every image its best caption of the whole training set that it is not labelled with.
-
-        For reports only, and the work grows with the square of the set: large sets do without.
-        """
-        if len(view.images) > MAX_PROPOSAL_IMAGES:
-            log.warning(
-                "no captions are proposed: %d images are more than %d", len(view.images), MAX_PROPOSAL_IMAGES
-            )
-            return
+        """For every image its best caption of the whole training set that it is not labelled with."""
         device = self.weight.device
         score = standardised_cosines(view.captions.pooled, view.images.pooled, statistics)
         labelled = (view.caption_of.cpu().numpy(), view.image_of.cpu().numpy())

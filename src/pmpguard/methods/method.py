@@ -71,7 +71,8 @@ class TrainingView:
     """The training set as the current model sees it, encoded without augmentation when first asked for.
 
     `captions` holds each distinct caption once and `images` each distinct image once; row r of the training
-    table pairs caption `caption_of[r]` with image `image_of[r]`.
+    table pairs caption `caption_of[r]` with image `image_of[r]`. They hold fragments only
+    for methods that plan by them.
     """
 
     encode: Callable[[], tuple[Encoded, Encoded]]
@@ -149,6 +150,8 @@ class Method(nn.Module):
 
     # Whether `set_clean_mask` can be told which pairs are right.
     weights_pairs: ClassVar[bool] = False
+    # Whether `begin_epoch` reads the fragments of all images and captions.
+    plans_by_fragments: ClassVar[bool] = False
     # Whether the losses read `EncodedBatch.taught`.
     can_distill: ClassVar[bool] = False
     # (N,) float in [0, 1], set by methods that judge pairs: the detection metric reads it, the loop does not.

@@ -74,8 +74,19 @@ class Split:
         """Each distinct caption and each image once, float32; every rank does its share and gets all."""
         return self._read(encode_texts, encode_images, retriever, world)
 
+    def encode_pooled(self, retriever: Retriever, world: World = ALONE) -> tuple[Encoded, Encoded]:
+        """The same without fragments, which of a whole training set would fill the memory."""
+
+        def texts_alone(retriever: Retriever, texts: TextInput) -> Encoded:
+            return _without_fragments(encode_texts(retriever, texts))
+
+        def images_alone(retriever: Retriever, images: ImageInput) -> Encoded:
+            return _without_fragments(encode_images(retriever, images))
+
+        return self._read(texts_alone, images_alone, retriever, world)
+
     def pooled_features(self, retriever: Retriever, world: World = ALONE) -> tuple[Tensor, Tensor]:
-        """The same up to the encoders' last linear layers, without fragments: (C, c) and (I, e)."""
+        """Without fragments and up to the encoders' last linear layers: (C, c) and (I, e)."""
 
         def of_captions(retriever: Retriever, texts: TextInput) -> Encoded:
             return _without_fragments(text_features(retriever, texts))

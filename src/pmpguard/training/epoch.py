@@ -27,8 +27,9 @@ def plan_epoch(
 ) -> EpochPlan:
     """The method's plan, from the training set as the averaged weights see it; rank 0's on every rank."""
     device = method.retriever.device
+    encode = split.encode if method.plans_by_fragments else split.encode_pooled
     view = TrainingView(
-        lambda: split.encode(method.retriever, world),
+        lambda: encode(method.retriever, world),
         split.caption_of,
         torch.from_numpy(split.table.image_codes).to(device),
         epoch,

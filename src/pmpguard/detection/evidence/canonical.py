@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.detection.evidence.regression import RegressionSums
+from pmpguard.detection.evidence.regression import BLOCK_ROWS, RegressionSums
 
 DIRECTIONS = 128
 REGULARISATION = 1.0  # times the mean variance
@@ -33,12 +33,27 @@ def canonical_vectors(
     inverse_t, inverse_i = _inverse_root(covariance_t), _inverse_root(covariance_i)
     left, correlations, right = torch.linalg.svd(inverse_t @ crossed @ inverse_i, full_matrices=False)
     scale = correlations[:DIRECTIONS].clamp(min=0).sqrt()
-    to_t = (inverse_t @ left[:, :DIRECTIONS] * scale).to(texts)
-    to_i = (inverse_i @ right[:DIRECTIONS].T * scale).to(images)
-    return (
-        normalize(texts @ to_t - text_mean.to(texts) @ to_t, dim=1),
-        normalize(images @ to_i - image_mean.to(images) @ to_i, dim=1),
-    )
+    to_t, to_i = inverse_t @ left[:, :DIRECTIONS] * scale, inverse_i @ right[:DIRECTIONS].T * scale
+    return _projected(texts, text_mean, to_t.float()), _projected(images, image_mean, to_i.float())
+
+
+def weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
+    """(k,): the mean of vectors (n, k) by number (N,), each counting by its weight (N,)."""
+    counts = torch.zeros(len(vectors), dtype=weights.dtype, device=vectors.device)
+    counts.index_add_(0, numbers, weights)
+    parts = zip(torch.split(counts, BLOCK_ROWS), torch.split(vectors, BLOCK_ROWS), strict=True)
+    total = sum((some @ part.float() for some, part in parts), torch.zeros(vectors.shape[1]).to(counts))
+    mean: Tensor = total / counts.sum().clamp(min=1e-6)
+    return mean
+
+
+def _projected(vectors: Tensor, mean: Tensor, directions: Tensor) -> Tensor:
+    """(n, k): unit vectors in the number type of the given ones."""
+    found = torch.empty(len(vectors), directions.shape[1], dtype=vectors.dtype, device=vectors.device)
+    for start in range(0, len(vectors), BLOCK_ROWS):
+        part = vectors[start : start + BLOCK_ROWS].float()
+        found[start : start + BLOCK_ROWS] = normalize(part @ directions - mean.float() @ directions, dim=1)
+    return found
 
 
 def _inverse_root(covariance: Tensor) -> Tensor:

@@ -100,8 +100,8 @@ class _Claims:
         found = self._of(captions, images, left)
         if self.similar is None:
             return found
-        numbers = self.similar.numbers[captions, :SIMILAR_TEXTS]  # (Q, k)
-        lost = DISTANCE_COST * (1 - self.similar.cosines[captions, :SIMILAR_TEXTS])
+        numbers = self.similar.numbers[captions, :SIMILAR_TEXTS].long()  # (Q, k)
+        lost = DISTANCE_COST * (1 - self.similar.cosines[captions, :SIMILAR_TEXTS].float())
         near = self._of(numbers, images[:, None], images[:, None]) - lost  # (Q, k)
         return torch.maximum(found, near.amax(1))
 

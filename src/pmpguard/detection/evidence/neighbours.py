@@ -34,7 +34,14 @@ class NeighbourGraph:
     vectors: Tensor  # (n, d) unit, centred
     numbers: Tensor  # (n, k)
     cosines: Tensor  # (n, k)
-    shares: Tensor  # (n, k) of each neighbour's votes, 1 in all
+
+    def shares(self, items: Tensor) -> Tensor:
+        """(Q, k) float32: of the votes on `items` (Q,) what each neighbour has, 1 in all."""
+        return torch.softmax(self.cosines[items].float() / TEMPERATURE, dim=1)
+
+    def nearest(self, count: int) -> NeighbourGraph:
+        """The same with at most `count` neighbours."""
+        return NeighbourGraph(self.vectors, self.numbers[:, :count].clone(), self.cosines[:, :count].clone())
 
 
 @dataclass(frozen=True)
@@ -45,23 +52,37 @@ class Neighbourhoods:
 
 @torch.no_grad()
 def find_neighbourhoods(
-    texts: Tensor, images: Tensor, neighbours: int = NEIGHBOURS, exact_up_to: int = MAX_EXACT_NEIGHBOURS
+    texts: Tensor,
+    images: Tensor,
+    neighbours: int = NEIGHBOURS,
+    exact_up_to: int = MAX_EXACT_NEIGHBOURS,
+    *,
+    already_centred: bool = False,
 ) -> Neighbourhoods | None:
     """The neighbours among texts (C, d) and among images (I, e); None where there is but one of either."""
     if min(len(texts), len(images)) < 2:
         return None
-    return Neighbourhoods(
-        neighbour_graph(texts, neighbours, exact_up_to), neighbour_graph(images, neighbours, exact_up_to)
+    text_graph, image_graph = (
+        neighbour_graph(vectors, neighbours, exact_up_to, already_centred=already_centred)
+        for vectors in (texts, images)
     )
+    return Neighbourhoods(text_graph, image_graph)
 
 
 def neighbour_graph(
-    vectors: Tensor, neighbours: int = NEIGHBOURS, exact_up_to: int = MAX_EXACT_NEIGHBOURS
+    vectors: Tensor,
+    neighbours: int = NEIGHBOURS,
+    exact_up_to: int = MAX_EXACT_NEIGHBOURS,
+    *,
+    already_centred: bool = False,
 ) -> NeighbourGraph:
-    """The graph of vectors (n, d) by cosine, once what they have in common is taken away."""
-    own = centred(vectors.float())
+    """The graph of vectors (n, d) by cosine, once what they have in common is taken away.
+
+    Unit vectors that are `already_centred` are kept as they are given, and no copy is made.
+    """
+    own = vectors if already_centred else centred(vectors)
     cosines, numbers = nearest_others(own, neighbours, exact_up_to)
-    return NeighbourGraph(own, numbers, cosines, torch.softmax(cosines / TEMPERATURE, dim=1))
+    return NeighbourGraph(own, numbers, cosines)
 
 
 def neighbour_measures(
@@ -87,8 +108,8 @@ def neighbour_measures(
 
 def votes(graph: NeighbourGraph, paired: Tensor, items: Tensor) -> Tensor:
     """(Q, e): what the neighbours of `items` (Q,) are paired with (n, e), added up by their shares."""
-    shares = graph.shares[items].to(paired)
-    return embedding_bag(graph.numbers[items], paired, per_sample_weights=shares, mode="sum")
+    shares = graph.shares(items).to(paired)
+    return embedding_bag(graph.numbers[items], paired, per_sample_weights=shares, mode="sum").float()
 
 
 def _paired(
@@ -96,9 +117,16 @@ def _paired(
 ) -> Tensor:
     """(n, e): what each item is paired with, by clean probability; row r pairs own and other."""
     paired = others.new_zeros(len(graph.vectors), others.shape[1])
-    for rows in torch.split(torch.arange(len(own_of), device=own_of.device), QUERIES_AT_ONCE):
-        weighted = others[other_of[rows]] * clean_probability[rows, None].to(others)
-        paired.index_add_(0, own_of[rows], weighted)
+    order = torch.argsort(own_of, stable=True)  # (N,) rows, item by item: many pairs of one add up in float32
+    ends = torch.bincount(own_of, minlength=len(paired)).cumsum(0).tolist()
+    for first in range(0, len(paired), QUERIES_AT_ONCE):
+        last = min(first + QUERIES_AT_ONCE, len(paired))
+        block = torch.zeros(last - first, others.shape[1], device=others.device)
+        here = order[ends[first - 1] if first else 0 : ends[last - 1]]
+        for rows in torch.split(here, QUERIES_AT_ONCE):
+            weighted = others[other_of[rows]].float() * clean_probability[rows, None].float()
+            block.index_add_(0, own_of[rows] - first, weighted)
+        paired[first:last] = block.to(paired)
     return paired
 
 
@@ -118,13 +146,26 @@ class _OwnVotes:
         self.keys, row = torch.unique(text_of * images + image_of, return_inverse=True)  # (P,)
         self.totals = torch.zeros(len(self.keys), dtype=torch.float32, device=self.keys.device)
         self.totals.index_add_(0, row, clean_probability.float())
+        of_text = self.keys // images  # (P,) rising
+        counts = torch.bincount(of_text, minlength=len(texts.vectors))  # (C,) images of each text
+        last = (counts.cumsum(0) - 1).clamp(min=0)
+        self.last = torch.where(counts > 0, last, 0)  # (C,) place of a text's last pair
+        self.only_image = torch.where(counts > 0, self.keys[self.last] % images, -1)  # (C,)
+        self.several = counts > 1
+        self.any_several = bool(self.several.any())
 
     def __call__(self, of_text: Tensor, of_image: Tensor) -> Tensor:
         """(Q,)"""
-        wanted = self.texts.numbers[of_text] * self.images + of_image[:, None]  # (Q, k)
-        place = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
-        votes_given = torch.where(self.keys[place] == wanted, self.totals[place], 0.0)
-        return (votes_given * self.texts.shares[of_text]).sum(1)
+        numbers = self.texts.numbers[of_text].long()  # (Q, k)
+        given = self.only_image[numbers] == of_image[:, None]
+        votes_given = torch.zeros(numbers.shape, device=numbers.device)
+        votes_given[given] = self.totals[self.last[numbers[given]]]
+        if self.any_several:
+            several = self.several[numbers]
+            wanted = (numbers * self.images + of_image[:, None])[several]
+            place = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
+            votes_given[several] = torch.where(self.keys[place] == wanted, self.totals[place], 0.0)
+        return (votes_given * self.texts.shares(of_text)).sum(1)
 
 
 def _in_chunks(ask: object) -> Measure:

@@ -7,29 +7,35 @@ ways are fitted, from texts to images and back, because each blurs another side.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.detection.evidence.similarity import Measure, similarity_measure
+from pmpguard.detection.evidence.similarity import Measure
 
 RIDGE = 3.0  # times the mean square of the features
 MAX_COMPONENTS = 256
 BLOCK_ROWS = 65_536
+MOMENT_ROWS = 65_536
+QUERIES_AT_ONCE = 8_192
 
 
 @torch.no_grad()
-def whiten(vectors: Tensor, components: int = MAX_COMPONENTS) -> Tensor:
+def whiten(vectors: Tensor, components: int = MAX_COMPONENTS, dtype: torch.dtype = torch.float32) -> Tensor:
     """(n, k) unit: the leading principal components of (n, d), each divided by the root of its deviation.
 
     Pretrained features vary most along few directions that any two scenes differ in; half whitened, they tell
     more of them apart. Components without any deviation are left out.
     """
     mean, axes = _half_whitening(vectors, components)
-    parts = [(normalize(part.float(), dim=1) - mean) @ axes for part in torch.split(vectors, BLOCK_ROWS)]
-    return normalize(torch.cat(parts), dim=1)
+    found = torch.empty(len(vectors), axes.shape[1], dtype=dtype, device=vectors.device)
+    for start in range(0, len(vectors), BLOCK_ROWS):
+        part = slice(start, start + BLOCK_ROWS)
+        found[part] = normalize((normalize(vectors[part].float(), dim=1) - mean) @ axes, dim=1).to(dtype)
+    return found
 
 
 def _half_whitening(vectors: Tensor, components: int) -> tuple[Tensor, Tensor]:
@@ -84,11 +90,13 @@ def regression_sums(
 ) -> RegressionSums:
     """Sums over the pairs of texts (C, k) and images (I, l), each counting by its clean probability (N,)."""
     size, other = texts.shape[1], images.shape[1]
-    sums = RegressionSums(
-        texts.new_zeros(size, size), texts.new_zeros(other, other), texts.new_zeros(size, other)
-    )
+    shapes = (size, size), (other, other), (size, other)
+    sums = RegressionSums(*(torch.zeros(shape, device=texts.device) for shape in shapes))
     for rows in torch.split(torch.arange(len(text_of), device=text_of.device), BLOCK_ROWS):
-        some_texts, some_images = texts[text_of[rows]], images[image_of[rows]]  # (R, k), (R, l)
+        some_texts, some_images = (
+            texts[text_of[rows]].float(),
+            images[image_of[rows]].float(),
+        )  # (R, k), (R, l)
         weights = clean_probability[rows, None].to(some_texts)
         weighted = some_texts * weights
         squares = some_images.T @ (some_images * weights)
@@ -96,14 +104,77 @@ def regression_sums(
     return sums
 
 
-def regression_measures(texts: Tensor, images: Tensor, sums: RegressionSums) -> dict[str, Measure]:
-    """Both ways: what the regressions that were fitted to `sums` say of any pair."""
-    predicted_images = normalize(texts @ sums.to_images(), dim=1)  # (C, l)
-    predicted_texts = normalize(images @ sums.to_texts(), dim=1)  # (I, k)
+@dataclass(frozen=True)
+class Moments:
+    """Of unit vectors: what cosines with any vector are on average, and how they vary."""
+
+    mean: Tensor  # (d,)
+    covariance: Tensor  # (d, d)
+
+    @classmethod
+    def of(cls, vectors: Tensor, weights: Tensor | None = None) -> Moments:
+        """Of vectors (n, k), or of what a regression `weights` (k, d) predicts from them.
+
+        Of many vectors, `MOMENT_ROWS` evenly spaced ones are enough.
+        """
+        step = -(-len(vectors) // MOMENT_ROWS)
+        some = vectors[::step].float()
+        some = some if weights is None else normalize(some @ weights, dim=1)
+        mean = some.mean(0)
+        some = some - mean
+        return cls(mean, some.T @ some / len(some))
+
+    def standardiser(self, queries: Moments) -> Callable[[Tensor, Tensor], Tensor]:
+        """Standardises cosines (P,) with one of these vectors by what the query (P, d) scores on all.
+
+        No deviation is smaller than a tenth of what is typical of `queries`, so that no division explodes.
+        """
+        squares = queries.covariance + torch.outer(queries.mean, queries.mean)
+        typical = float((self.covariance * squares).sum().clamp(min=0).sqrt())
+
+        def standardise(cosines: Tensor, vectors: Tensor) -> Tensor:
+            deviation = ((vectors @ self.covariance) * vectors).sum(1).clamp(min=0).sqrt()
+            return (cosines - vectors @ self.mean) / deviation.clamp(min=0.1 * typical or 1.0)
+
+        return standardise
+
+
+def regression_measures(
+    texts: Tensor, images: Tensor, sums: RegressionSums, own: tuple[Moments, Moments] | None = None
+) -> dict[str, Measure]:
+    """Both ways: what the regressions that were fitted to `sums` say of any pair.
+
+    Cosines are standardised as `similarity_measure` does. Predictions are made for the pairs asked alone: for
+    all texts and images they would take as much memory as those. `own`: moments of texts and of images, where
+    known.
+    """
+    of_texts, of_images = own or (Moments.of(texts), Moments.of(images))
     return {
-        "regression": similarity_measure(predicted_images, images),
-        "reverse_regression": similarity_measure(texts, predicted_texts),
+        "regression": _one_way(texts, images, sums.to_images(), of_images),
+        "reverse_regression": _swapped(_one_way(images, texts, sums.to_texts(), of_texts)),
     }
+
+
+def _one_way(sources: Tensor, targets: Tensor, weights: Tensor, of_targets: Moments) -> Measure:
+    """Of sources (n, k) and targets (m, d): how well what is predicted of one fits the other."""
+    predictions = Moments.of(sources, weights)
+    by_source, by_target = of_targets.standardiser(predictions), predictions.standardiser(of_targets)
+
+    def measure(of_source: Tensor, of_target: Tensor, _: Tensor) -> Tensor:
+        parts = [torch.zeros(0, device=sources.device)]
+        pairs = (torch.split(each, QUERIES_AT_ONCE) for each in (of_source, of_target))
+        for some, others in zip(*pairs, strict=True):
+            predicted = normalize(sources[some].float() @ weights, dim=1)  # (P, d)
+            shown = targets[others].float()
+            cosines = (predicted * shown).sum(1)
+            parts.append((by_source(cosines, predicted) + by_target(cosines, shown)) / 2**0.5)
+        return torch.cat(parts)
+
+    return measure
+
+
+def _swapped(measure: Measure) -> Measure:
+    return lambda texts, images, rows: measure(images, texts, rows)
 
 
 def _ridge(squares: Tensor, crossed: Tensor) -> Tensor:

@@ -71,6 +71,7 @@ class Pir(Method):
 
     name = "pir"
     Settings = PirSettings
+    plans_by_fragments = True  # scenes are told by the regions of images
 
     scene_of: Tensor
 
