@@ -1,9 +1,9 @@
 """What does a judge from outside add to training-free detection, and can a useless or a hostile one harm it?
 
-The training split with one caption of each image, most of them mismatched. The judge is a ridge regression from
-frozen text to frozen image features, fitted to the clean pairs of the validation split. Beside it stand random
-vectors, the same judge turned round (it prefers what does not match), and one that has learned the mismatched
-labels by heart: it gives the caption of each mismatched pair its labelled image's own vector.
+The training split with one caption of each image, most of them mismatched. The judge is a ridge regression
+from frozen text to frozen image features, fitted to the clean pairs of the validation split. Beside it stand
+random vectors, the same judge turned round (it prefers what does not match), and one that has learned the
+mismatched labels by heart: the caption of each mismatched pair has its labelled image's own vector.
 
     python benchmarks/outside_judge.py --dataset DIR [--rate 0.8] [--features FOLDER]
 """
@@ -70,7 +70,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--dataset", type=Path, required=True, help="with splits train and val, such as RSICD")
+    parser.add_argument(
+        "--dataset", type=Path, required=True, help="with splits train and val, such as RSICD"
+    )
     parser.add_argument("--rate", type=float, default=0.8)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--images", type=int, default=0, help="of the training split; 0 for all")

@@ -1,9 +1,9 @@
 """A judge from outside: vectors of another model, as one more kind of evidence, "judge".
 
-What such a model learned is not known. It may have learned these very labels, mismatched ones included: then it
-calls every labelled pair a match. So it is checked against what the dataset's own evidence says, pair by pair.
-A judge of some worth rises with the probability that a pair matches, and calls mismatched pairs what it calls
-null pairs: 0. One that does neither is not counted, and the verdicts say so.
+What such a model learned is not known. It may have learned these very labels, mismatched ones included: then
+it calls every labelled pair a match. So it is checked against what the dataset's own evidence says, pair by
+pair. A judge of some worth rises with the probability that a pair matches, and calls mismatched pairs what it
+calls null pairs: 0. One that does neither is not counted, and the verdicts say so.
 """
 
 from __future__ import annotations

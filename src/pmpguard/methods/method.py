@@ -200,7 +200,8 @@ class Method(nn.Module):
     def set_judge(self, judge: Measure) -> None:
         """Count what a model from outside says of any pair as evidence."""
         raise ConfigError(
-            f"{self.name} judges no pairs, so a judge is of no use to it", fix="train pmpguard, or leave it out"
+            f"{self.name} judges no pairs, so a judge is of no use to it",
+            fix="train pmpguard, or leave it out",
         )
 
     def wants_distillation(self) -> bool:

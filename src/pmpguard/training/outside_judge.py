@@ -60,7 +60,9 @@ def judge_vectors(
         return stored_vectors(judge, table, device)
     judge = judge.to(device).eval()
     captions, images = Split.open(table, open_images(judge.config.image_size), judge).encode(judge)
-    return JudgeVectors(unit_rows(captions.pooled, "judge's texts"), unit_rows(images.pooled, "judge's images"))
+    return JudgeVectors(
+        unit_rows(captions.pooled, "judge's texts"), unit_rows(images.pooled, "judge's images")
+    )
 
 
 def stored_vectors(judge: ClipEmbeddings, table: PairTable, device: torch.device) -> JudgeVectors:
