@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=0, help="of the training split; 0 for all")
     parser.add_argument("--features", type=Path, help="folder that keeps the features of the frozen encoders")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=RESULTS / "outside-judge.jsonl")
+    parser.add_argument("--out", type=Path, default=RESULTS / "outside_judge_rsicd.json")
     options = parser.parse_args()
     device = pick_device(options.device)
     whole = read_pairs(options.dataset)
@@ -89,8 +89,8 @@ def main() -> None:
     train = keep_one_caption(whole).split("train")
     if options.images:
         train = train.take(np.arange(len(train))[: options.images])
+    started, rows = time.perf_counter(), []
     for seed in options.seeds:
-        started = time.perf_counter()
         corruption = corrupt_pairs(train, options.rate, seed)
         table, noisy = corruption.table, corruption.is_noisy
         firsts = np.unique(table.caption_codes, return_index=True)[1]
@@ -122,7 +122,7 @@ def main() -> None:
                 vectors[0][captions], vectors[1][images], text_of, image_of, more=more, common_space=False
             )
             row = {
-                "judge": name, "dataset": whole.name, "pairs": len(table), "rate": options.rate, "seed": seed,
+                "judge": name, "seed": seed, "pairs": len(table),
                 "auroc": round(float(roc_auc_score(~noisy, detector.verdicts.combined)), 4),
                 "estimated_rate": round(detector.noise_rate, 4),
                 "counted": JUDGE in detector.verdicts.names,
@@ -130,7 +130,10 @@ def main() -> None:
             if given is not None:
                 alone = more[JUDGE](text_of, image_of, image_of).cpu().numpy()
                 row["auroc_alone"] = round(float(roc_auc_score(~noisy, alone)), 4)
-            record(options.out, row, options.device, started)
+            print(row, flush=True)
+            rows.append(row)
+    shared = {"dataset": whole.name, "rate": options.rate}
+    record(options.out, {**shared, "rows": rows}, options.device, started)
 
 
 if __name__ == "__main__":

@@ -165,8 +165,8 @@ def audit(
             each pair. The encoders may be any two, of different dimensions.
         images: the same of the images; texts and images come together.
         model: a retriever or its folder that judges; it may be a converted CLIP.
-        judge: one more kind of evidence beside all other: vectors of any CLIP in a folder as clip-retrieval and
-            `pmpguard embed` write them, or a model. It counts as far as it agrees with the dataset's own.
+        judge: one more kind of evidence beside all other: vectors of any CLIP in a folder as clip-retrieval
+            and `pmpguard embed` write them, or a model. It counts as far as it agrees with the dataset's own.
         quick: without embeddings and model, judge by what frozen pretrained encoders know (extra "weights");
             False trains judges on the dataset itself, each on other images than it judges.
         columns: which columns are "image" and "caption", where they have unusual names.

@@ -66,8 +66,8 @@ def judged_part(table: PairTable, detector: NoiseDetector) -> JudgedPart:
     expected = texts @ sums.to_images()  # (C, l)
     return JudgedPart(
         np.arange(len(table)), normalize(expected, dim=1), images, text_of, image_of,
-        distinct_captions(table), np.arange(len(texts)), np.arange(len(images)), detector.collected, detector.null,
-        detector.similar_texts, meaning=expected.norm(dim=1),
+        distinct_captions(table), np.arange(len(texts)), np.arange(len(images)), detector.collected,
+        detector.null, detector.similar_texts, meaning=expected.norm(dim=1),
     )  # fmt: skip
 
 

@@ -118,8 +118,8 @@ def audit(
         bootstrap: resamples for the interval of the mismatch rate, 0 for none
         quick: train no judges: pretrained encoders tell what they know. No words are judged
         crossfit: how judges are trained, where neither a model nor embeddings are given
-        judge: one more kind of evidence beside all other: a folder of vectors of any CLIP, as --embeddings, or
-            of a model. It counts as far as it agrees with the dataset's own evidence
+        judge: one more kind of evidence beside all other: a folder of vectors of any CLIP, as --embeddings,
+            or of a model. It counts as far as it agrees with the dataset's own evidence
     """
     chosen = None if splits is None else tuple(name.strip() for name in splits.split(",") if name.strip())
     config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit, quick)

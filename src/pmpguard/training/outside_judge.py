@@ -66,7 +66,7 @@ def judge_vectors(
 
 
 def stored_vectors(judge: ClipEmbeddings, table: PairTable, device: torch.device) -> JudgeVectors:
-    """Vectors of captions by their text and of images by their name: pairs may be others than the folder's."""
+    """Vectors of captions by their text and of images by their name, whatever the folder pairs."""
     code_of = dict(zip(judge.table.captions, judge.table.caption_codes.tolist(), strict=True))
     firsts = np.unique(table.caption_codes, return_index=True)[1]
     captions = [table.captions[row] for row in firsts]

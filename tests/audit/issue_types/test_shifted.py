@@ -73,13 +73,13 @@ def test_a_lost_line_shifts_all_up_to_a_doubled_one(offset, length):
 
 
 def test_captions_of_whole_images_are_shifted():
-    """Three captions an image: the captions of an image stand with the image before it."""
-    order = np.arange(600)
-    order[240:330] = np.roll(order[240:330], -3)
-    found = audited(order, per_image=3)
+    """Six captions an image, more than the rows that are counted: those of an image stand with the one before."""
+    order = np.arange(1200)
+    order[240:420] = np.roll(order[240:420], -6)
+    found = audited(order, per_image=6)
     shifted = found.get_issues("shifted")
-    assert shifted.num_rows == 90 and "1 image after" in shifted["issue_notes"][40].as_py()
-    assert found.clean("rematch").captions == [f"a caption like number {row}" for row in range(600)]
+    assert shifted.num_rows == 180 and "1 image after" in shifted["issue_notes"][40].as_py()
+    assert found.clean("rematch").captions == [f"a caption like number {row}" for row in range(1200)]
 
 
 def test_scattered_mismatches_are_no_run():
