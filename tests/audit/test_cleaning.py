@@ -167,6 +167,6 @@ def test_a_mistyped_path_of_decisions_is_named(tmp_path):
         ({"dataset": "ff", "decisions": {"a": {"action": "accept", "caption": 3}}}, "not text"),
     ],
 )
-def test_bad_decisions_are_refused(tmp_path, content, neighbour_text):
-    with pytest.raises(DataError, match=neighbour_text):
+def test_bad_decisions_are_refused(tmp_path, content, said):
+    with pytest.raises(DataError, match=said):
         read_decisions(decisions_file(tmp_path, content), "ff", ["a", "b"])

@@ -73,7 +73,7 @@ def test_a_lost_line_shifts_all_up_to_a_doubled_one(offset, length):
 
 
 def test_captions_of_whole_images_are_shifted():
-    """Six captions an image, more than the rows that are counted: those of an image stand with the one before."""
+    """Six captions an image, more than rows are counted: they stand with the image before their own."""
     order = np.arange(1200)
     order[240:420] = np.roll(order[240:420], -6)
     found = audited(order, per_image=6)
