@@ -10,13 +10,14 @@ from helpers.report_pages import grey, press, shown_ranks, small_audit, text
 from pmpguard.audit.report import write_report
 
 NASTY = "looks like <img src=x onerror='window.hacked = 1'>.png"
+REPEATED = "duplicate_caption: on 7 images; language: misspelt: rivr (river)"
 
 
 def audit_with_issues():
     rows, summary = small_audit()
     found = {
         1: (("shifted",), "shifted: the caption belongs 1 row after"),
-        4: (("duplicate_caption", "language"), "duplicate_caption: on 7 images; language: misspelt: rivr (river)"),
+        4: (("duplicate_caption", "language"), REPEATED),
         9: (("near_duplicate_image",), f"near_duplicate_image: {NASTY}"),
     }  # fmt: skip
     rows = [

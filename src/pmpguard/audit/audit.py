@@ -214,7 +214,7 @@ def write_audit(out: Path, table: PairTable, judged: JudgedPairs) -> Path:
     (out / SUMMARY).unlink(missing_ok=True)  # of an earlier report, which is whole up to here
     table.write_parquet(out / PAIRS)
     write_issues(out / ISSUES, judged.rows)
-    page = write_report(out, judged.rows, judged.summary, thumbnail_loader(judged.pairs))
+    page = write_report(out, judged.rows, judged.summary, thumbnail_loader(table))
     write_summary(out / SUMMARY, judged.summary)  # last: an audit with a summary is whole
     return page
 

@@ -38,7 +38,7 @@ KINDS = (
     "similarity", "caption_agreement", "regression", "reverse_regression", "neighbour_text",
     "neighbour_image", "competition", JUDGE,
 )  # fmt: skip
-REMEMBERED = ("caption_agreement", "regression", "reverse_regression", JUDGE)
+REMEMBERED = ("caption_agreement", "regression", "reverse_regression")
 MIN_JUDGED_PAIRS = 100  # among fewer nothing can be told apart
 MAX_PROPOSAL_IMAGES = 100_000  # the work of proposals grows with the square of the set
 
@@ -131,6 +131,13 @@ class DetectingMethod(Method):
         if self.p_match is None:
             super().set_judge(judge)
         self.judge = judge
+        for kind in ("remembered", "null_remembered"):
+            kept = self._buffer(kind)
+            self.register_buffer(kind, torch.cat([kept, torch.full_like(kept[:1], torch.nan)]))
+
+    @property
+    def _remembered_kinds(self) -> tuple[str, ...]:
+        return REMEMBERED if self.judge is None else (*REMEMBERED, JUDGE)
 
     def _held_out(self, view: TrainingView) -> Tensor:
         """(N,) bool: pairs of the images still kept for calibration, a function of seed and epoch."""
@@ -165,7 +172,7 @@ class DetectingMethod(Method):
         counted = detector.verdicts.names
         if self.judge is not None and JUDGE not in counted:
             log.warning(NOT_COUNTED)
-        for place, name in enumerate(REMEMBERED):
+        for place, name in enumerate(self._remembered_kinds):
             if name in detector.collected.evidence and not (name == JUDGE and name not in counted):
                 part = detector.collected.evidence[name]
                 self._buffer("remembered")[place] = part.observed
@@ -234,7 +241,7 @@ class DetectingMethod(Method):
     def _remembered(self) -> dict[str, Evidence]:
         """Evidence of encoders that had seen no mismatched pair: nothing learned from those is in it."""
         found = {}
-        for place, name in enumerate(REMEMBERED):
+        for place, name in enumerate(self._remembered_kinds):
             part = Evidence(self._buffer("remembered")[place], self._buffer("null_remembered")[place])
             if not part.observed.isnan().all():
                 found[name] = part

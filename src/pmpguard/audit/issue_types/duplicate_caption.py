@@ -19,7 +19,8 @@ def duplicate_captions(caption_of: Numbers, image_of: Numbers) -> Found:
     carried, key_of, times = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     images_of = np.bincount(carried[:, 0], minlength=int(caption_of.max(initial=-1)) + 1)  # per caption
     repeated, images = times[key_of.ravel()], images_of[caption_of]  # (N,) each
-    shared = MANY_IMAGES / np.maximum(images + MANY_IMAGES - 1, 1)  # 1 for one image, half at many
+    half = MANY_IMAGES - 0.5
+    shared = half / (half + images - 1)  # 1 for one image, under a half for more than many
     notes = {}
     for row in np.flatnonzero((repeated > 1) | (shared < 0.5)).tolist():
         said = [f"{repeated[row]} times on this image"] if repeated[row] > 1 else []
