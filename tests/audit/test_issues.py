@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pmpguard.audit.issues import read_issues, read_summary, write_issues, write_summary
-from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal, WordVerdict
+from pmpguard.audit.rows import ISSUE_TYPES, AuditRow, AuditSummary, Proposal, WordVerdict
 from pmpguard.errors import DataError
 
 
@@ -33,6 +33,8 @@ def test_machines_find_plain_columns(tmp_path):
     assert table.column_names == [
         "pair_id", "image", "caption", "split", "label", "p_match", "flag", "rank", "evidence", "words",
         "grid", "proposals",
+        *(name for kind in ISSUE_TYPES for name in (f"{kind}_score", f"is_{kind}")),
+        "issue_notes", "shifted_from",
     ]  # fmt: skip
     assert table["evidence"].to_pylist()[0] == {"agreement": 0.5, "score": -1.0}
     assert table["words"].to_pylist()[0][0]["wrong"] is True

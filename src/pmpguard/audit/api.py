@@ -19,7 +19,7 @@ from pmpguard.audit.audit import AuditConfig, JudgedPairs, choose_splits, judge_
 from pmpguard.audit.cleaning import Decision, Policy, clean_pairs
 from pmpguard.audit.crossfit import CrossfitConfig
 from pmpguard.audit.given_data import is_columnar, pairs_of_columns
-from pmpguard.audit.issues import issues_table
+from pmpguard.audit.issues import issue_summary, issues_table, select_issues
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, AuditSummary
 from pmpguard.data.column_names import Columns
@@ -29,6 +29,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import writer_lock
 from pmpguard.models.retriever import Retriever
+from pmpguard.training.outside_judge import Judge, read_judge
 
 log = logging.getLogger("pmpguard")
 SHOWN = 5  # pairs in a representation
@@ -46,8 +47,17 @@ class Audit:
 
     @property
     def issues(self) -> pa.Table:
-        """One row for every judged pair, the most suspicious first, as in a report's issues.parquet."""
+        """One row for every judged pair, the most suspicious first, then unreadable ones: issues.parquet."""
         return issues_table(self.judged.rows)
+
+    @property
+    def issue_summary(self) -> pa.Table:
+        """How many pairs have each kind of issue, and their share; null where it was not looked for."""
+        return issue_summary(self.summary)
+
+    def get_issues(self, kind: str) -> pa.Table:
+        """The rows of `issues` with one kind of issue, the worst first: "mismatched", "shifted", ..."""
+        return select_issues(self.issues, kind)
 
     @property
     def rows(self) -> list[AuditRow]:
@@ -135,6 +145,7 @@ def audit(
     texts: Vectors | None = None,
     images: Vectors | None = None,
     model: Retriever | str | Path | None = None,
+    judge: Retriever | ClipEmbeddings | str | Path | None = None,
     quick: bool = True,
     columns: str | Columns | None = None,
     root: str | Path | None = None,
@@ -154,6 +165,8 @@ def audit(
             each pair. The encoders may be any two, of different dimensions.
         images: the same of the images; texts and images come together.
         model: a retriever or its folder that judges; it may be a converted CLIP.
+        judge: one more kind of evidence beside all other: vectors of any CLIP in a folder as clip-retrieval
+            and `pmpguard embed` write them, or a model. It counts as far as it agrees with the dataset's own.
         quick: without embeddings and model, judge by what frozen pretrained encoders know (extra "weights");
             False trains judges on the dataset itself, each on other images than it judges.
         columns: which columns are "image" and "caption", where they have unusual names.
@@ -176,22 +189,24 @@ def audit(
         table = pairs_of_columns(data, columns, None if root is None else Path(root), Path(written.name))
     else:
         table, stored = _read(data, columns, None if root is None else Path(root), format)
-    judge: Retriever | ClipEmbeddings | None = stored if texts is None and model is None else None
+    judged_by: Judge | None = stored if texts is None and model is None else None
     if texts is not None and images is not None:
-        judge = given_embeddings(table, texts, images)
+        judged_by = given_embeddings(table, texts, images)
     elif model is not None:
-        judge = model if isinstance(model, Retriever) else Retriever.load(model)
+        judged_by = model if isinstance(model, Retriever) else Retriever.load(model)
+    outside = read_judge(Path(judge)) if isinstance(judge, str | Path) else judge
     config = AuditConfig(
         splits=None if splits is None else tuple(splits),
         proposals=proposals,
         bootstrap=bootstrap,
         crossfit=CrossfitConfig(seed=seed, device=device),
-        quick=quick and judge is None,
+        quick=quick and judged_by is None,
     )
     chosen = choose_splits(table, config.splits)
     with tempfile.TemporaryDirectory(prefix="pmpguard-") as scratch:
         runs = Path(scratch) if folds is None else Path(folds)
-        judged = judge_pairs(chosen, config, judge, _named(judge, model), runs, table.fingerprint)
+        name = _named(judged_by, model)
+        judged = judge_pairs(chosen, config, judged_by, name, runs, table.fingerprint, outside=outside)
     return Audit(table, judged, written)
 
 

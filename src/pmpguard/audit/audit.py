@@ -8,15 +8,17 @@ The summary is written last and, of an earlier report, removed first: a report w
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image
 
 from pmpguard.audit.crossfit import CrossfitConfig, fold_judges
+from pmpguard.audit.issue_types.find import find_issues, issue_counts, rows_with_issues
 from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY, write_issues, write_summary
 from pmpguard.audit.judging import (
     JudgedPart,
@@ -30,17 +32,20 @@ from pmpguard.audit.quick import judged_quickly
 from pmpguard.audit.report import write_report
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import AuditRow, AuditSummary
+from pmpguard.audit.scan import image_sets, look, unread_pairs, usable_rows
 from pmpguard.audit.sprites import LoadThumbnail
 from pmpguard.data.formats.embeddings import ClipEmbeddings, match_pairs, read_clip_embeddings
 from pmpguard.data.images.decode import ImageError, load_pair_image
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.pairs import PairTable, image_label_codes
-from pmpguard.data.quality.duplicates import duplicate_sets, look_at_images
 from pmpguard.detection.detector import NoiseDetector
+from pmpguard.detection.evidence.similarity import Measure
+from pmpguard.detection.outside_judge import JUDGE
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import writer_lock
 from pmpguard.models.retriever import Retriever
+from pmpguard.training.outside_judge import Judge, judge_vectors, read_judge
 
 log = logging.getLogger("pmpguard")
 MANY_UNKNOWN = 0.1
@@ -74,19 +79,6 @@ class AuditConfig:
 
 
 @dataclass(frozen=True)
-class ScannedImages:
-    """The images of a table at a glance."""
-
-    unreadable: tuple[str, ...]  # images
-    duplicates: tuple[tuple[str, ...], ...]  # sets of images that show the same
-
-    @property
-    def further(self) -> int:
-        """Images that are copies of another one."""
-        return sum(len(members) - 1 for members in self.duplicates)
-
-
-@dataclass(frozen=True)
 class JudgedPairs:
     """What was found, before anything is written; `unjudged` counts pairs left out, by reason."""
 
@@ -113,12 +105,14 @@ def audit_dataset(
     *,
     model: Path | None = None,
     embeddings: Path | None = None,
+    judge: Path | None = None,
     tell: Callable[[str], None] = log.info,
 ) -> AuditOutcome:
     """Judge the pairs of a table and write the report folder `out`.
 
     `model` is a model folder that judges; `embeddings` a folder as clip-retrieval writes it. Without either,
-    judges are trained on the dataset itself, each on other images than it judges. `tell` is told each step.
+    judges are trained on the dataset itself, each on other images than it judges. `judge`, embeddings or a
+    model, adds one more kind of evidence to any of these. `tell` is told each step.
     """
     config = config or AuditConfig()
     if model is not None and embeddings is not None:
@@ -130,12 +124,14 @@ def audit_dataset(
     # before the images, which take long: a wrong path is told at once
     retriever = None if model is None else Retriever.load(model)
     stored = None if embeddings is None else read_clip_embeddings(embeddings)
-    judge = stored if stored is not None else retriever
+    outside = None if judge is None else read_judge(judge)
     name = f"model in {model}" if stored is None else f"embeddings in {embeddings}"
     with writer_lock(out):
         if (out / SUMMARY).is_file():
             tell(f"the earlier report in {out} will be replaced")
-        judged = judge_pairs(chosen, config, judge, name, out / "folds", table.fingerprint, tell)
+        judged = judge_pairs(
+            chosen, config, stored or retriever, name, out / "folds", table.fingerprint, tell, outside
+        )
         tell(f"writing the report to {out}")
         page = write_audit(out, table, judged)
     return AuditOutcome(judged.rows, judged.summary, judged.unjudged, page)
@@ -149,10 +145,11 @@ def judge_pairs(
     folds: Path,
     fingerprint: str,
     tell: Callable[[str], None] = log.info,
+    outside: Judge | None = None,
 ) -> JudgedPairs:
     """Judge pairs by a model, by embeddings (`name` says which), or by judges trained in `folds`.
 
-    `fingerprint` is that of the whole dataset.
+    `fingerprint` is that of the whole dataset; `outside` is one more judge, beside those.
     """
     stored = judge if isinstance(judge, ClipEmbeddings) else None
     looked = None if stored is not None else look(chosen, tell)
@@ -164,25 +161,34 @@ def judge_pairs(
     judged = chosen.filter(usable)
     require_contrast(judged, chosen)
     warnings = list(_unjudged_warnings(unjudged))
+    device = pick_device(config.crossfit.device)
+    before: NoiseDetector | None = None
     if stored is not None:
-        parts = [judged_by_embeddings(judged, stored, matched[usable], config)]
+        more = outside_evidence(outside, judged, torch.device("cpu"))
+        parts = [judged_by_embeddings(judged, stored, matched[usable], config, more)]
         if thumbnail_loader(judged)(judged.column("image")[0]) is None:
             warnings.append(f"no images in the report: none found below {judged.root} (--images)")
     elif isinstance(judge, Retriever):
         tell(f"judging {len(judged):,} pairs of {len(judged.first_rows):,} images")
-        parts = judged_by_given(judged, judge, config, warnings)
+        more = outside_evidence(outside, judged, device)
+        parts = judged_by_given(judged, judge, config, warnings, more)
     else:
+        more = outside_evidence(outside, judged, device)
         duplicates = image_sets(judged, () if looked is None else looked.duplicates)
         if config.quick:
             tell(f"looking at {len(judged):,} pairs with pretrained encoders")
-            parts, name = judged_by_encoders(judged, config, duplicates, warnings)
+            parts, name = judged_by_encoders(judged, config, duplicates, warnings, more)
         else:
-            parts, name = judged_by_folds(judged, folds, config, duplicates, warnings, tell)
+            parts, name, before = judged_by_folds(judged, folds, config, duplicates, warnings, tell, more)
     tell(f"weighing the evidence on {len(judged):,} pairs")
     rows, verdicts = judge_parts(
         judged, parts, proposals=config.proposals, heat_maps=config.heat_maps,
         bootstrap=config.bootstrap, seed=config.crossfit.seed,
     )  # fmt: skip
+    sets = None if looked is None else image_sets(judged, looked.duplicates)
+    issues = find_issues(judged, np.flatnonzero(usable), parts, verdicts, before, sets)
+    rows = rows_with_issues(judged, issues, rows)
+    rows += unread_pairs(chosen, () if looked is None else looked.unreadable, len(rows))
     if len(judged.first_rows) == len(judged):
         warnings.append("every image has one caption: agreement among captions could not be counted")
     summary = AuditSummary(
@@ -195,8 +201,9 @@ def judge_pairs(
         duplicate_images=None if looked is None else looked.further,
         unreadable=None if looked is None else looked.unreadable,
         warnings=(*warnings, *verdicts.warnings),
-        model=name,
+        model=name if outside is None else f"{name}, and a judge from outside",
         dataset=fingerprint,
+        issues=issue_counts(rows, issues),
     )
     return JudgedPairs(judged, rows, summary, {why: count for why, count in unjudged.items() if count})
 
@@ -207,7 +214,7 @@ def write_audit(out: Path, table: PairTable, judged: JudgedPairs) -> Path:
     (out / SUMMARY).unlink(missing_ok=True)  # of an earlier report, which is whole up to here
     table.write_parquet(out / PAIRS)
     write_issues(out / ISSUES, judged.rows)
-    page = write_report(out, judged.rows, judged.summary, thumbnail_loader(judged.pairs))
+    page = write_report(out, judged.rows, judged.summary, thumbnail_loader(table))
     write_summary(out / SUMMARY, judged.summary)  # last: an audit with a summary is whole
     return page
 
@@ -219,31 +226,6 @@ def choose_splits(table: PairTable, splits: Sequence[str] | None) -> PairTable:
     if not wanted:
         raise ConfigError("splits: the list is empty", fix=f"choose among {', '.join(table.splits())}")
     return table.filter(np.isin(np.array(table.column("split"), dtype=object), list(splits)))
-
-
-def look(table: PairTable, tell: Callable[[str], None] = log.info) -> ScannedImages:
-    """Read every image once: which cannot be read, which show the same."""
-    tell(f"looking at {len(table.first_rows):,} images")
-    pixels, problems = look_at_images(table, table.name, workers=2)
-    id_of = dict(zip(table.column("image"), table.column("image_id"), strict=True))
-    duplicates = []
-    for members in duplicate_sets(pixels):
-        images = tuple(dict.fromkeys(id_of[pixels.images[member]] for member in members))
-        if len(images) > 1:
-            duplicates.append(images)
-    return ScannedImages(tuple(dict.fromkeys(problem.image for problem in problems)), tuple(duplicates))
-
-
-def usable_rows(table: PairTable, unreadable: Sequence[str]) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
-    """(N,) bool: pairs with a image and words; and how many are left out, by reason."""
-    has_words = np.array([any(map(str.isalnum, caption)) for caption in table.captions], dtype=bool)
-    missing = set(unreadable)
-    readable = np.array([image not in missing for image in table.column("image")], dtype=bool)
-    left_out = {
-        "with an image that cannot be read": int((~readable).sum()),
-        "with a caption without words": int((readable & ~has_words).sum()),
-    }
-    return has_words & readable, left_out
 
 
 def require_contrast(judged: PairTable, given: PairTable) -> None:
@@ -267,13 +249,6 @@ def duplicate_pairs(table: PairTable) -> int:
     return len(table) - len(np.unique(keys, axis=0))
 
 
-def image_sets(table: PairTable, duplicates: Sequence[Sequence[str]]) -> list[list[int]]:
-    """Sets of image codes that show the same, from sets of image ids, of which the table may lack some."""
-    code_of = dict(zip(table.column("image_id"), table.image_codes.tolist(), strict=True))
-    sets = [[code_of[image] for image in members if image in code_of] for members in duplicates]
-    return [members for members in sets if len(members) > 1]
-
-
 def judged_by_folds(
     table: PairTable,
     folds: Path,
@@ -281,42 +256,59 @@ def judged_by_folds(
     duplicates: Sequence[Sequence[int]],
     warnings: list[str],
     tell: Callable[[str], None] = log.info,
-) -> tuple[list[JudgedPart], str]:
-    """Train a judge for every fold, in the folder `folds`, and let it judge."""
+    more: Mapping[str, Measure] | None = None,
+) -> tuple[list[JudgedPart], str, NoiseDetector | None]:
+    """Train a judge for every fold, in the folder `folds`, and let it judge.
+
+    The last is what was known of all pairs before any training.
+    """
     parts: list[JudgedPart] = []
-    for judge in fold_judges(table, folds, config.crossfit, duplicates, tell=tell):
+    for judge in fold_judges(table, folds, config.crossfit, duplicates, tell=tell, more=more):
         if not parts:
             warnings += language_warnings(judge.retriever, table)
         seen = judge.rows, judge.images, judge.before
-        parts.append(judged_by_model(judge.retriever, table, *seen, seed=config.crossfit.seed))
+        parts.append(judged_by_model(judge.retriever, table, *seen, seed=config.crossfit.seed, outside=more))
     model = judge.retriever.config
     warnings += few_images_warnings(len(table.first_rows), model.vision == "tiny")
-    return parts, f"{len(parts)} models trained on the dataset itself, {model.vision} + {model.text}"
+    name = f"{len(parts)} models trained on the dataset itself, {model.vision} + {model.text}"
+    return parts, name, judge.before
 
 
 def judged_by_encoders(
-    table: PairTable, config: AuditConfig, duplicates: Sequence[Sequence[int]], warnings: list[str]
+    table: PairTable,
+    config: AuditConfig,
+    duplicates: Sequence[Sequence[int]],
+    warnings: list[str],
+    more: Mapping[str, Measure] | None = None,
 ) -> tuple[list[JudgedPart], str]:
     """Judge by what pretrained encoders know, without training."""
-    part, retriever = judged_quickly(table, config.crossfit, duplicates)
+    part, retriever = judged_quickly(table, config.crossfit, duplicates, more=more)
     warnings += language_warnings(retriever, table)
     model = retriever.config
     return [part], f"what pretrained encoders know, {model.vision} + {model.text}, without training"
 
 
 def judged_by_given(
-    table: PairTable, retriever: Retriever, config: AuditConfig, warnings: list[str]
+    table: PairTable,
+    retriever: Retriever,
+    config: AuditConfig,
+    warnings: list[str],
+    more: Mapping[str, Measure] | None = None,
 ) -> list[JudgedPart]:
     device = pick_device(config.crossfit.device)
     retriever = retriever.to(device).eval()
     warnings += language_warnings(retriever, table)
     images = open_images(table, retriever.config.image_size, device)
     rows = np.arange(len(table))
-    return [judged_by_model(retriever, table, rows, images, seed=config.crossfit.seed)]
+    return [judged_by_model(retriever, table, rows, images, seed=config.crossfit.seed, outside=more)]
 
 
 def judged_by_embeddings(
-    table: PairTable, stored: ClipEmbeddings, matched: npt.NDArray[np.int64], config: AuditConfig
+    table: PairTable,
+    stored: ClipEmbeddings,
+    matched: npt.NDArray[np.int64],
+    config: AuditConfig,
+    more: Mapping[str, Measure] | None = None,
 ) -> JudgedPart:
     """Judge by stored embeddings; `matched` (N,) is the stored row of each pair."""
     firsts = np.unique(table.caption_codes, return_index=True)[1]
@@ -324,9 +316,17 @@ def judged_by_embeddings(
     caption_rows = stored.table.caption_codes[matched[firsts]]
     detector = NoiseDetector(bootstrap=0, seed=config.crossfit.seed).fit(
         stored.captions[caption_rows], stored.images[image_rows], table.caption_codes, table.image_codes,
-        image_labels=image_label_codes(table),
+        more=more, image_labels=image_label_codes(table),
     )  # fmt: skip
     return judged_part(table, detector)
+
+
+def outside_evidence(judge: Judge | None, table: PairTable, device: torch.device) -> dict[str, Measure]:
+    """What a judge from outside says of any pair of the table."""
+    if judge is None:
+        return {}
+    opened = judge_vectors(judge, table, lambda size: open_images(table, size, device), device)
+    return {JUDGE: opened.measure()}
 
 
 def few_images_warnings(images: int, from_scratch: bool) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ Policy = Literal["drop", "rematch", "weight"]
 ACTIONS = ("keep", "drop", "accept", "edit")
 KEPT, DROPPED, REMATCHED, WEIGHTED = "kept", "dropped", "rematched", "weighted"
 NOT_JUDGED, REVIEWED_KEPT, REVIEWED_DROPPED = "not judged", "kept by reviewer", "dropped by reviewer"
+MOVED = "moved back"
 ACCEPTED, EDITED = "proposal accepted by reviewer", "edited by reviewer"
 
 
@@ -105,7 +107,9 @@ def clean_pairs(
     """Apply the policy to every pair judged wrong, and decisions to the pairs they are about.
 
     `rematch` replaces a wrong caption by the best proposal that its image has not got yet, if that is
-    `min_probability` sure or more, and else drops the pair. Pairs that were not judged stay.
+    `min_probability` sure or more, and else drops the pair. Captions of a shifted run go back to their images
+    under `rematch`, and images that no caption is left for are dropped; under `drop` the whole run is. Pairs
+    that were not judged stay.
     """
     if policy not in get_args(Policy):
         raise ConfigError(f"policy {policy!r} is not known", fix=f"one of {', '.join(get_args(Policy))}")
@@ -128,12 +132,21 @@ def clean_pairs(
         if pair in decided
     }
     given = {(image, reviewed[pair].caption) for pair, image, _ in pairs if pair in reviewed}
+    caption_of = {pair: caption for pair, _, caption in pairs}
+    given |= {
+        (image, caption_of[judged[pair].shifted_from])
+        for pair, image, _ in pairs
+        if pair in judged and pair not in reviewed and judged[pair].shifted_from in caption_of
+    }
     changes = []
     for pair, image, caption in pairs:
         if pair in reviewed:
             changes.append(reviewed[pair])
             continue
         row = judged.get(pair)
+        if policy == "rematch" and row is not None and row.shifted_from in caption_of:
+            changes.append(Change(MOVED, caption_of[row.shifted_from], row.shifted_from))
+            continue
         offers = [] if row is None else [one for one in row.proposals if (image, one.caption) not in given]
         changes.append(_by_policy(caption, row, policy, offers, min_probability))
         given.add((image, changes[-1].caption))
@@ -162,11 +175,12 @@ def _by_policy(
     offers: Sequence[Proposal],
     min_probability: float,
 ) -> Change:
-    if row is None:
+    if row is None or math.isnan(row.p_match):
         return Change(NOT_JUDGED, caption)
     if policy == "weight":
         return Change(WEIGHTED, caption)
-    if not row.flag:
+    shifted = "shifted" in row.issues
+    if not row.flag and not shifted:
         return Change(KEPT, caption)
     if policy == "rematch" and offers and offers[0].p_match >= min_probability:
         return Change(REMATCHED, offers[0].caption, offers[0].source_pair)
@@ -183,7 +197,7 @@ def _cleaned_table(
     result = table.filter(stays)
     before, pairs = result.captions, result.column("pair_id")
     now = [change.caption for change in kept]
-    p_match = [judged[pair].p_match if pair in judged else None for pair in pairs]
+    p_match = [_known_probability(judged.get(pair)) for pair in pairs]
     provenance = [f"{c.provenance} from {c.source_pair}" if c.source_pair else c.provenance for c in kept]
     original = [old if old != new else None for old, new in zip(before, now, strict=True)]
     result = result.with_column("caption", pa.array(now, pa.string()))
@@ -197,6 +211,10 @@ def _cleaned_table(
         ]
         result = result.with_column("weight", pa.array(weights, pa.float64()))
     return result
+
+
+def _known_probability(row: AuditRow | None) -> float | None:
+    return None if row is None or math.isnan(row.p_match) else row.p_match
 
 
 def difference_files(target: Path) -> tuple[Path, Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from pmpguard.data.images.sources import ImageSource, ImageSubset, open_images
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.detection.detector import FOLDS, NoiseDetector
+from pmpguard.detection.evidence.similarity import Measure
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.evaluate import Gallery
@@ -100,11 +101,13 @@ def fold_judges(
     duplicates: Sequence[Sequence[int]] = (),
     pixels: ImageSource | None = None,
     tell: Callable[[str], None] = log.info,
+    more: Mapping[str, Measure] | None = None,
 ) -> Iterator[FoldJudge]:
     """Train the judge of each fold in `out/fold-1` ... and yield it, one after the other.
 
     `duplicates` are sets of image codes that show the same image; `images`, by image code and of the size the
-    judges read, where they are open already; `tell` is told what goes on.
+    judges read, where they are open already; `tell` is told what goes on; `more` is further
+    evidence on the table.
     """
     images = len(table.first_rows)
     least = 4 * config.folds
@@ -141,12 +144,17 @@ def fold_judges(
                 whole = Split.cached(
                     table, pixels, retriever, batch=settings.batch_size, precision=settings.precision
                 )
-                before = judge_training_free(whole, retriever, settings.seed, duplicates)
+                before = judge_training_free(whole, retriever, settings.seed, duplicates, more)
         yield FoldJudge(retriever, rows, seen, before)
 
 
 def judge_training_free(
-    whole: Split, retriever: Retriever, seed: int, duplicates: Sequence[Sequence[int]], bootstrap: int = 0
+    whole: Split,
+    retriever: Retriever,
+    seed: int,
+    duplicates: Sequence[Sequence[int]],
+    more: Mapping[str, Measure] | None = None,
+    bootstrap: int = 0,
 ) -> NoiseDetector:
     """Judge a whole table by what frozen encoders know; images of `duplicates` do not judge each other."""
     table = whole.table
@@ -155,6 +163,7 @@ def judge_training_free(
         *features,
         table.caption_codes,
         table.image_codes,
+        more=more,
         common_space=False,
         image_labels=image_label_codes(table),
         image_folds=split_images(len(table.first_rows), FOLDS, seed, duplicates),

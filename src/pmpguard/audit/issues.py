@@ -1,10 +1,12 @@
 """What an audit leaves on disk for machines: `issues.parquet` and `summary.json`.
 
-One row of `issues.parquet` for every judged pair, the most suspicious first.
+One row of `issues.parquet` for every judged pair, the most suspicious first, and for unreadable ones. Of each
+kind of issue (`ISSUE_TYPES`) it has a score in [0, 1], low where it is bad, and a flag.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal, WordVerdict
+from pmpguard.audit.rows import ISSUE_TYPES, AuditRow, AuditSummary, Proposal, WordVerdict
 from pmpguard.config import from_dict, to_dict
-from pmpguard.errors import DataError
+from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import atomic_output, read_json, write_json
 
+MISMATCHED = "mismatched"  # the kind of issue that `flag` and `p_match` tell of
 ISSUES, SUMMARY, PAIRS = "issues.parquet", "summary.json", "pairs.parquet"
 WORD = pa.struct(
     [
@@ -54,7 +57,7 @@ def issues_table(rows: Sequence[AuditRow]) -> pa.Table:
         "caption": pa.array([row.caption for row in ordered], pa.string()),
         "split": pa.array([row.split for row in ordered], pa.string()),
         "label": pa.array([row.label for row in ordered], pa.string()),
-        "p_match": pa.array([row.p_match for row in ordered], pa.float64()),
+        "p_match": pa.array([row.p_match for row in ordered], pa.float64(), from_pandas=True),
         "flag": pa.array([row.flag for row in ordered], pa.bool_()),
         "rank": pa.array([row.rank for row in ordered], pa.int64()),
         "evidence": pa.array([dict(row.evidence) for row in ordered], evidence),
@@ -62,7 +65,40 @@ def issues_table(rows: Sequence[AuditRow]) -> pa.Table:
         "grid": pa.array([row.grid for row in ordered], pa.list_(pa.int32(), 2)),
         "proposals": pa.array([_proposals(row) for row in ordered], pa.list_(PROPOSAL)),
     }
+    for kind in ISSUE_TYPES:
+        scores = [row.issue_scores.get(kind) for row in ordered]
+        flags = [
+            None if score is None else kind in row.issues for score, row in zip(scores, ordered, strict=True)
+        ]
+        columns |= {
+            f"{kind}_score": pa.array(scores, pa.float64()),
+            f"is_{kind}": pa.array(flags, pa.bool_()),
+        }
+    columns["issue_notes"] = pa.array([row.issue_notes for row in ordered], pa.string())
+    columns["shifted_from"] = pa.array([row.shifted_from for row in ordered], pa.string())
     return pa.table(columns)
+
+
+def select_issues(table: pa.Table, kind: str) -> pa.Table:
+    """The pairs of `issues_table` with one kind of issue, the worst first."""
+    if kind == MISMATCHED:
+        return table.filter(table["flag"])
+    if kind not in ISSUE_TYPES:
+        raise ConfigError(f"issue {kind!r} is unknown", fix=f"one of {', '.join((MISMATCHED, *ISSUE_TYPES))}")
+    return table.filter(table[f"is_{kind}"]).sort_by([(f"{kind}_score", "ascending"), ("rank", "ascending")])
+
+
+def issue_summary(summary: AuditSummary) -> pa.Table:
+    """How many pairs have each kind of issue, and their share; null where it was not looked for."""
+    counts = {MISMATCHED: summary.flagged, **{kind: summary.issues.get(kind) for kind in ISSUE_TYPES}}
+    shares = [None if count is None else count / max(summary.pairs, 1) for count in counts.values()]
+    return pa.table(
+        {
+            "type": pa.array(list(counts), pa.string()),
+            "count": pa.array(list(counts.values()), pa.int64()),
+            "share": pa.array(shares, pa.float64()),
+        }
+    )
 
 
 def _words(words: Sequence[WordVerdict]) -> list[dict[str, Any]]:
@@ -98,7 +134,7 @@ def read_issues(path: Path) -> list[AuditRow]:
 def _row(record: dict[str, Any]) -> AuditRow:
     return AuditRow(
         **{name: record[name] for name in ("pair_id", "image", "caption", "split", "label")},
-        p_match=record["p_match"],
+        p_match=math.nan if record["p_match"] is None else record["p_match"],
         flag=record["flag"],
         rank=record["rank"],
         evidence={name: value for name, value in record["evidence"].items() if value is not None},
@@ -108,6 +144,12 @@ def _row(record: dict[str, Any]) -> AuditRow:
             Proposal(one["caption"], one["p_match"], one["source_pair"], _read_words(one["words"]))
             for one in record["proposals"]
         ),
+        issue_scores={
+            kind: record[f"{kind}_score"] for kind in ISSUE_TYPES if record[f"{kind}_score"] is not None
+        },
+        issues=tuple(kind for kind in ISSUE_TYPES if record[f"is_{kind}"]),
+        issue_notes=record["issue_notes"],
+        shifted_from=record["shifted_from"],
     )
 
 

@@ -52,6 +52,7 @@ class JudgedPart:
     words: WordList | None = None  # of all pairs
     image_words: ImageWords | None = None
     grid: tuple[int, int] = (0, 0)
+    meaning: Tensor | None = None  # (C,) how far from the mean image that of each caption is expected
 
 
 def judged_part(table: PairTable, detector: NoiseDetector) -> JudgedPart:
@@ -62,11 +63,11 @@ def judged_part(table: PairTable, detector: NoiseDetector) -> JudgedPart:
     )
     texts, images = detector.vectors
     sums = regression_sums(texts, images, text_of, image_of, detector.clean_probability)
-    expected = normalize(texts @ sums.to_images(), dim=1)  # (C, l)
+    expected = texts @ sums.to_images()  # (C, l)
     return JudgedPart(
-        np.arange(len(table)), expected, images, text_of, image_of, distinct_captions(table),
-        np.arange(len(texts)), np.arange(len(images)), detector.collected, detector.null,
-        detector.similar_texts,
+        np.arange(len(table)), normalize(expected, dim=1), images, text_of, image_of,
+        distinct_captions(table), np.arange(len(texts)), np.arange(len(images)), detector.collected,
+        detector.null, detector.similar_texts, meaning=expected.norm(dim=1),
     )  # fmt: skip
 
 
@@ -79,11 +80,13 @@ def judged_by_model(
     before: NoiseDetector | None = None,
     *,
     seed: int = 0,
+    outside: Mapping[str, Measure] | None = None,
 ) -> JudgedPart:
     """Encode the pairs `rows` of `table` and measure the evidence.
 
     `pixels` are those of the rows, or features kept of a frozen backbone. `before` is what was known of the
-    whole table before training; without it, the model's own embeddings are judged like any others.
+    whole table before training; without it, the model's own embeddings are judged like any others, with
+    `outside` as further evidence on the table.
     """
     device = retriever.device
     part = table.take(rows)
@@ -91,7 +94,7 @@ def judged_by_model(
     captions, images = Split.open(part, pixels, retriever).encode(retriever)
     text_of, image_of = (torch.from_numpy(x).to(device) for x in (part.caption_codes, part.image_codes))
     labels, numbers = image_label_codes(part), numbers_in(table, part, rows)
-    more: dict[str, Measure] = {}
+    more: dict[str, Measure] = {} if before is not None else _of_part(outside or {}, numbers, rows)
     if "awareness" in retriever.config.ranking:
         more[WORDS] = word_region_measure(captions, images, seed)
     if before is None:

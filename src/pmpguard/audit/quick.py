@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pmpguard.audit.crossfit import CrossfitConfig, has_weights, judge_training_free, training_settings
 from pmpguard.audit.judging import JudgedPart, judged_part
 from pmpguard.data.images.sources import ImageSource, open_images
 from pmpguard.data.pairs import PairTable
+from pmpguard.detection.evidence.similarity import Measure
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError
 from pmpguard.models.retriever import Retriever
@@ -19,11 +20,12 @@ def judged_quickly(
     config: CrossfitConfig,
     duplicates: Sequence[Sequence[int]] = (),
     images: ImageSource | None = None,
+    more: Mapping[str, Measure] | None = None,
 ) -> tuple[JudgedPart, Retriever]:
     """All pairs of a table as training-free detection judges them, and the encoders that saw them.
 
     `duplicates` are sets of image codes that show the same image. No words are judged: encoders that were
-    never trained together cannot find one in a image.
+    never trained together cannot find one in an image. `more` is further evidence on the table.
     """
     if config.encoders == "tiny" or not has_weights():
         raise ConfigError(
@@ -37,5 +39,5 @@ def judged_quickly(
         images = open_images(table, settings.model.image_size, device)
     # no features are kept but pooled ones: those of large sets would not fit
     whole = Split.open(table, images, retriever, batch=settings.batch_size, precision=settings.precision)
-    found = judge_training_free(whole, retriever, settings.seed, duplicates)
+    found = judge_training_free(whole, retriever, settings.seed, duplicates, more)
     return judged_part(table, found), retriever

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pmpguard.audit.rows import BORNE_OUT, SURE_ENOUGH, AuditRow, AuditSummary
+from pmpguard.audit.rows import BORNE_OUT, ISSUE_TYPES, SURE_ENOUGH, AuditRow, AuditSummary
 from pmpguard.audit.sprites import ACROSS, THUMBNAIL, HeatMaps, Thumbnails
 from pmpguard.errors import DataError
 
@@ -117,6 +117,7 @@ def report_columns(
         "flag": pack(np.array([row.flag for row in rows], np.int64)),
         "rank": pack(np.array([row.rank for row in rows], np.int64)),
         "evidence": _evidence_columns(rows),
+        "issues": _issue_columns(rows, summary),
         "words": _word_columns(rows),
         "proposals": proposals,
         "truth": known,
@@ -134,6 +135,21 @@ def report_columns(
             "gridHeight": pack(np.array([row.grid[0] for row in rows], np.int64)),
             "gridWidth": pack(np.array([row.grid[1] for row in rows], np.int64)),
         },
+    }
+
+
+def _issue_columns(rows: Sequence[AuditRow], summary: AuditSummary) -> dict[str, Any]:
+    """The kinds that were looked for, as bits of each pair's mask."""
+    present = {kind for row in rows for kind in row.issues}
+    types = [kind for kind in ISSUE_TYPES if kind in present or summary.issues.get(kind) is not None]
+    bits = {kind: 1 << number for number, kind in enumerate(types)}
+    notes = Codes()
+    note_of = notes.of(row.issue_notes for row in rows)
+    return {
+        "types": types,
+        "mask": pack(np.array([sum(bits[kind] for kind in row.issues) for row in rows], np.int64)),
+        "notes": notes.strings,
+        "note": pack(note_of),
     }
 
 

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SURE_ENOUGH = 0.5  # p(match) of a proposal worth naming
+ISSUE_TYPES = (  # beside mismatch
+    "uninformative", "shifted", "duplicate_caption", "near_duplicate_image", "leak", "unreadable", "language",
+)  # fmt: skip
 BORNE_OUT = 0.65  # support of a word that its image bears out; below that it may be any word
 
 
@@ -39,7 +42,10 @@ class Proposal:
 
 @dataclass(frozen=True)
 class AuditRow:
-    """One labelled pair. Rank 1 is the most suspicious pair of the dataset."""
+    """One labelled pair. Rank 1 is the most suspicious pair of the dataset.
+
+    `p_match` of a pair that could not be judged is NaN.
+    """
 
     pair_id: str
     image: str
@@ -53,6 +59,10 @@ class AuditRow:
     words: tuple[WordVerdict, ...] = ()
     grid: tuple[int, int] = (0, 0)
     proposals: tuple[Proposal, ...] = ()
+    issue_scores: Mapping[str, float] = field(default_factory=dict)  # of ISSUE_TYPES, in [0, 1], low is bad
+    issues: tuple[str, ...] = ()  # of ISSUE_TYPES, those the pair has
+    issue_notes: str = ""
+    shifted_from: str = ""  # the pair whose caption belongs to this image, in a run of shifted captions
 
 
 @dataclass(frozen=True)
@@ -73,3 +83,4 @@ class AuditSummary:
     warnings: tuple[str, ...] = ()  # what the reader of the numbers should know
     model: str = ""  # which model judged
     dataset: str = ""  # fingerprint of the pairs
+    issues: dict[str, int | None] = field(default_factory=dict)  # pairs by ISSUE_TYPES; None: not looked for

@@ -11,7 +11,7 @@ from pmpguard.audit.api import holds_embeddings_only
 from pmpguard.audit.audit import AuditConfig, AuditOutcome, audit_dataset
 from pmpguard.audit.crossfit import CrossfitConfig
 from pmpguard.audit.report_folder import check_report_folder
-from pmpguard.audit.rows import SURE_ENOUGH
+from pmpguard.audit.rows import SURE_ENOUGH, AuditSummary
 from pmpguard.config import to_dict
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.formats.embeddings import read_clip_embeddings
@@ -54,6 +54,7 @@ class AuditReport:
             f"estimated mismatch rate {rate}; pairs judged wrong: {found.flagged:,}",
             f"repeated pairs {found.duplicate_pairs:,}, copies of images {copies}, "
             f"unreadable images {unreadable}",
+            issue_line(found),
             *(f"note: {warning}" for warning in found.warnings),
             "most suspicious, with p(match):",
         ]
@@ -95,6 +96,7 @@ def audit(
     bootstrap: int = 100,
     quick: bool = False,
     crossfit: CrossfitConfig = USUAL,
+    judge: Path | None = None,
 ) -> AuditReport | AuditStopped:
     """Judge every pair of a dataset and write a report to review: wrong captions, and better ones.
 
@@ -116,6 +118,8 @@ def audit(
         bootstrap: resamples for the interval of the mismatch rate, 0 for none
         quick: train no judges: pretrained encoders tell what they know. No words are judged
         crossfit: how judges are trained, where neither a model nor embeddings are given
+        judge: one more kind of evidence beside all other: a folder of vectors of any CLIP, as --embeddings,
+            or of a model. It counts as far as it agrees with the dataset's own evidence
     """
     chosen = None if splits is None else tuple(name.strip() for name in splits.split(",") if name.strip())
     config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit, quick)
@@ -129,10 +133,20 @@ def audit(
     else:
         table = read_pairs(dataset, format=format, images=images)
     try:
-        outcome = audit_dataset(table, out, config, model=model, embeddings=embeddings, tell=tell)
+        outcome = audit_dataset(
+            table, out, config, model=model, embeddings=embeddings, judge=judge, tell=tell
+        )
     except Interrupted as stop:
         return AuditStopped(out, str(stop))
     return AuditReport(out, outcome)
+
+
+def issue_line(summary: AuditSummary) -> str:
+    """How many pairs have each other kind of issue."""
+    counts = [f"{kind} {count:,}" for kind, count in summary.issues.items() if count]
+    unknown = [kind for kind, count in summary.issues.items() if count is None]
+    not_looked = f"; not looked for: {', '.join(unknown)}" if unknown else ""
+    return f"other issues: {', '.join(counts) or 'none'}{not_looked}"
 
 
 def tell(text: str) -> None:

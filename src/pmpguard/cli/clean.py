@@ -50,7 +50,8 @@ def clean(
     """Write the cleaned dataset of an audit; the audited one stays as it is.
 
     Policy 'drop' leaves pairs judged wrong out, 'rematch' gives them their best proposed caption (or leaves
-    them out where none is good enough), 'weight' keeps all and adds p(match) as a column. Decisions from the
+    them out where none is good enough) and puts runs of shifted captions back where they belong, 'weight'
+    keeps all and adds p(match) as a column. Decisions from the
     report's page go before the policy.
 
     Args:

@@ -59,6 +59,7 @@ def train_model(
     train: TrainConfig = USUAL,
     hold_out: HoldOut | None = None,
     one_caption: bool = False,
+    judge: Path | None = None,
 ) -> TrainReport:
     """Train a retriever, select it on validation and measure it once on the test split.
 
@@ -75,9 +76,11 @@ def train_model(
         train: method, model and optimisation.
         hold_out: images kept from training, for a dataset without splits of its own.
         one_caption: train with one caption of each image.
+        judge: vectors of any CLIP (img_emb, text_emb and metadata, as clip-retrieval and `pmpguard embed`
+            write them) or a model directory: one more kind of evidence on which pairs are mismatched.
     """
     config = resolve_experiment(
-        ExperimentConfig(dataset, images, scenes, noise, oracle, train, hold_out, one_caption)
+        ExperimentConfig(dataset, images, scenes, noise, oracle, train, hold_out, one_caption, judge)
     )
     pick_device(train.device)
     require_writable(run)

@@ -22,6 +22,7 @@ from pmpguard.detection.evidence.competition import competition_evidence
 from pmpguard.detection.evidence.neighbours import NeighbourGraph
 from pmpguard.detection.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
 from pmpguard.detection.null_pairs import Array, Evidence, NullPairs
+from pmpguard.detection.outside_judge import JUDGE, NOT_COUNTED, agrees
 from pmpguard.errors import DataError
 
 Rows = npt.NDArray[np.bool_]
@@ -131,6 +132,11 @@ def judge_pairs(
             "each other and competition were not counted"
         )
     used = [place for place, name in enumerate(names) if not (together and name == CAPTION_AGREEMENT)]
+    if JUDGE in names:
+        own = [place for place in used if names[place] != JUDGE]
+        if not agrees(observed[:, names.index(JUDGE)], observed[:, own], simulated[:, own]):
+            used = own
+            warnings.append(NOT_COUNTED)
     measured_names = tuple(names[place] for place in used)
     support_by = _discriminant(observed[:, used], simulated[:, used], measured_names, counted,
                                None if known is None else known.support)  # fmt: skip

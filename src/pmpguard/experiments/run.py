@@ -33,6 +33,7 @@ from pmpguard.synthetic.scenes import synthetic_scenes
 from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distillation import train_with_distillation
 from pmpguard.training.loop import TrainingData, TrainResult
+from pmpguard.training.outside_judge import JudgeVectors, judge_vectors, read_judge
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 SCENES = "scenes"
@@ -71,6 +72,7 @@ class ExperimentConfig:
         train: the training run.
         hold_out: images kept from training, for a dataset without splits of its own.
         one_caption: train with one caption of each image (`keep_one_caption`), as archives have them.
+        judge: a folder of embeddings or a model that helps to flag pairs, as far as it agrees with the rest.
     """
 
     dataset: str = SCENES
@@ -81,6 +83,7 @@ class ExperimentConfig:
     train: TrainConfig = field(default_factory=TrainConfig)
     hold_out: HoldOut | None = None
     one_caption: bool = False
+    judge: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,10 @@ def deciding_settings(config: ExperimentConfig) -> dict[str, Any]:
     del plain["images"], plain["train"]["device"]
     if not config.one_caption:  # says nothing where all captions are kept
         del plain["one_caption"]
+    if config.judge is None:
+        del plain["judge"]
+    else:
+        plain["judge"] = config.judge.name
     if config.noise.file is not None:
         plain["noise"]["file"] = f"{config.noise.file.name}, sha256 {sha256_file(config.noise.file)[:16]}"
     return dict(plain)
@@ -204,7 +211,11 @@ def run_experiment(
     in_train = np.array(data.table.column("split")) == "train"
     is_noisy = corruption.is_noisy[in_train]
     train_table, images = corruption.table.split("train"), data.images["train"]
-    known = None
+    known = judge = None
+    noise = noise_fingerprint(corruption, config.oracle)
+    if config.judge is not None:
+        judge = read_training_judge(config, config.judge, train_table)
+        noise = fingerprint([noise, judge.fingerprint])
     if config.oracle:
         train_table, images, known = oracle_data(config.train.method, train_table, images, is_noisy, device)
 
@@ -219,8 +230,9 @@ def run_experiment(
             images,
             data.gallery("val"),
             data.table.fingerprint,
-            noise_fingerprint(corruption, config.oracle),
+            noise,
             known,
+            judge,
             record=lambda: save_manifest(corruption, run / "noise.json"),
         ),
         run,
@@ -257,6 +269,19 @@ def run_experiment(
         time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
     return ExperimentResult(row, trained, test, detection, rematching, corruption)
+
+
+def read_training_judge(config: ExperimentConfig, folder: Path, table: PairTable) -> JudgeVectors:
+    """What the judge from outside makes of the training pairs."""
+    if config.oracle:
+        raise ConfigError("oracle: it is told which pairs are right and asks no judge", fix="leave one out")
+
+    def in_size(size: int) -> ImageSource:
+        model = replace(config.train.model, image_size=size)
+        sized = replace(config, train=replace(config.train, model=model))
+        return prepare_dataset(sized, ("train",)).images["train"]
+
+    return judge_vectors(read_judge(folder), table, in_size, pick_device(config.train.device))
 
 
 def extra_rankings(trained: TrainResult) -> list[Ranking]:

@@ -20,6 +20,7 @@ from pmpguard.detection.evidence.similarity import (
 from pmpguard.detection.judge import Rows, Verdicts, Weights, judge_pairs
 from pmpguard.detection.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
 from pmpguard.detection.null_pairs import Evidence, NullPairs, Numbers, null_pair_count, sample_null_pairs
+from pmpguard.detection.outside_judge import JUDGE, NOT_COUNTED
 from pmpguard.detection.rematch import (
     find_proposals,
     propose_captions,
@@ -35,7 +36,7 @@ log = logging.getLogger("pmpguard")
 # Kinds of evidence whose weights are kept, and those kept as of encoders that had seen no mismatched pair.
 KINDS = (
     "similarity", "caption_agreement", "regression", "reverse_regression", "neighbour_text",
-    "neighbour_image", "competition",
+    "neighbour_image", "competition", JUDGE,
 )  # fmt: skip
 REMEMBERED = ("caption_agreement", "regression", "reverse_regression")
 MIN_JUDGED_PAIRS = 100  # among fewer nothing can be told apart
@@ -55,6 +56,7 @@ class DetectingMethod(Method):
     def __init__(self, retriever: Retriever, settings: PmpGuardSettings, pairs: int) -> None:
         super().__init__(retriever, settings, pairs)
         self.clean_mask_given = False
+        self.judge: Measure | None = None  # from outside, heard once and then remembered
         self.register_buffer("weight", torch.ones(pairs))
         self.register_buffer("paired_image", torch.full((pairs,), -1, dtype=torch.int64))
         if settings.suppress:
@@ -125,6 +127,18 @@ class DetectingMethod(Method):
         self.weight.copy_(clean)
         self.clean_mask_given = True
 
+    def set_judge(self, judge: Measure) -> None:
+        if self.p_match is None:
+            super().set_judge(judge)
+        self.judge = judge
+        for kind in ("remembered", "null_remembered"):
+            kept = self._buffer(kind)
+            self.register_buffer(kind, torch.cat([kept, torch.full_like(kept[:1], torch.nan)]))
+
+    @property
+    def _remembered_kinds(self) -> tuple[str, ...]:
+        return REMEMBERED if self.judge is None else (*REMEMBERED, JUDGE)
+
     def _held_out(self, view: TrainingView) -> Tensor:
         """(N,) bool: pairs of the images still kept for calibration, a function of seed and epoch."""
         if view.epoch >= self.settings.calibration_epochs:
@@ -153,9 +167,13 @@ class DetectingMethod(Method):
             view.image_of,
             common_space=False,
             image_labels=self._labels(view),
+            more={} if self.judge is None else {JUDGE: self.judge},
         )
-        for place, name in enumerate(REMEMBERED):
-            if name in detector.collected.evidence:
+        counted = detector.verdicts.names
+        if self.judge is not None and JUDGE not in counted:
+            log.warning(NOT_COUNTED)
+        for place, name in enumerate(self._remembered_kinds):
+            if name in detector.collected.evidence and not (name == JUDGE and name not in counted):
                 part = detector.collected.evidence[name]
                 self._buffer("remembered")[place] = part.observed
                 self._buffer("null_remembered")[place] = part.null
@@ -227,7 +245,7 @@ class DetectingMethod(Method):
     def _remembered(self) -> dict[str, Evidence]:
         """Evidence of encoders that had seen no mismatched pair: nothing learned from those is in it."""
         found = {}
-        for place, name in enumerate(REMEMBERED):
+        for place, name in enumerate(self._remembered_kinds):
             part = Evidence(self._buffer("remembered")[place], self._buffer("null_remembered")[place])
             if not part.observed.isnan().all():
                 found[name] = part

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from pmpguard.config import from_dict, to_dict
+from pmpguard.detection.evidence.similarity import Measure
 from pmpguard.errors import ConfigError
 from pmpguard.kernels.awareness.fused import PRODUCT_DTYPE, awareness_scores_fused
 from pmpguard.kernels.caption_blocks import LongerThan
@@ -198,6 +199,13 @@ class Method(nn.Module):
     def set_clean_mask(self, clean: Tensor) -> None:
         """Train on the pairs that are right (N,) bool and never judge any: for the oracle alone."""
         raise NotImplementedError(f"{self.name} does not weight pairs")
+
+    def set_judge(self, judge: Measure) -> None:
+        """Count what a model from outside says of any pair as evidence."""
+        raise ConfigError(
+            f"{self.name} judges no pairs, so a judge is of no use to it",
+            fix="train pmpguard, or leave it out",
+        )
 
     def wants_distillation(self) -> bool:
         """Whether, by what a finished run has found, a second model taught by this one is worth its time."""

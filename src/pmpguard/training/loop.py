@@ -43,6 +43,7 @@ from pmpguard.training.epoch import open_split, plan_epoch, validate
 from pmpguard.training.feature_cache import weights_fingerprint
 from pmpguard.training.interrupt import Interrupted, StopRequest, stop_requests
 from pmpguard.training.loader import BatchLoader, batch_names
+from pmpguard.training.outside_judge import JudgeVectors
 from pmpguard.training.parameter_groups import build_optimiser
 from pmpguard.training.schedule import rate_factor, step_seed
 from pmpguard.training.step import StepRunner, captures
@@ -61,8 +62,8 @@ class TrainingData:
     dataset: str  # fingerprint of the pairs before corruption
     noise: str = ""  # fingerprint of the corruption
     known: np.ndarray | None = None  # (N,) bool, which pairs are right: for the oracle alone
-    # called in the main process once the run's folder was found to be free or of this very run: what else
-    # is to be written there
+    judge: JudgeVectors | None = None  # of the training pairs, by a model from outside
+    # writes what else belongs into the run's folder; called in the main process once that is ours
     record: Callable[[], None] | None = None
 
 
@@ -199,6 +200,8 @@ def set_up(
         teacher = teacher.to(device).eval()
     if data.known is not None:
         method.set_clean_mask(torch.from_numpy(data.known))
+    if data.judge is not None:
+        method.set_judge(data.judge.measure())
     broadcast_state(method, world)
     optimiser = build_optimiser(method, config, device)
     averaged = AveragedWeights(method, config.ema)

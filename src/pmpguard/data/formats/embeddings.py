@@ -114,6 +114,35 @@ def match_pairs(table: PairTable, embedded: PairTable) -> npt.NDArray[np.int64]:
     return np.array([matched.get(pair, -1) for pair in pairs], dtype=np.int64)
 
 
+def match_names(names: Sequence[str], known: Sequence[str]) -> npt.NDArray[np.int64]:
+    """(N,) where each image of `names` is among the `known` ones, all different; -1 where it is not.
+
+    An image may lie elsewhere, as for `match_pairs`.
+
+    >>> match_names(["/data/a/1.png", "b/1.png", "2.png"], ["a/1.png", "2.png"]).tolist()
+    [0, -1, 1]
+    """
+    place_of = {name: place for place, name in enumerate(known)}
+    by_ending: dict[str, int] = {}
+    for place, name in enumerate(known):
+        for ending in _endings(name):
+            if by_ending.setdefault(ending, place) != place:
+                by_ending[ending] = SEVERAL
+    found = [place_of.get(name, -1) for name in names]
+    taken = set(found)
+    claims: dict[int, list[tuple[int, int]]] = {}  # of a known one: how much of a name agrees, and whose
+    for number, name in enumerate(names):
+        common = next((end for end in _endings(name) if end in by_ending), "") if found[number] < 0 else ""
+        place = by_ending.get(common, SEVERAL)
+        if place != SEVERAL and place not in taken:
+            claims.setdefault(place, []).append((common.count("/"), number))
+    for place, claimants in claims.items():
+        best = max(claimants)
+        if sum(length == best[0] for length, _ in claimants) == 1:
+            found[best[1]] = place
+    return np.array(found, dtype=np.int64)
+
+
 def _endings(name: str) -> list[str]:
     """The ends a name has, the longest first; the last is the sample's key, by which img2dataset names it.
 

@@ -44,6 +44,23 @@ const imageOf = (row) => audit.images[audit.image[row]];
 const labelOf = (row) => audit.labels[audit.label[row]];
 const splitOf = (row) => audit.splits[audit.split[row]];
 
+/** The kinds of issues a row has beside mismatch, as codes of `audit.issues.types`. */
+function issuesOf(row) {
+  const {mask, types} = audit.issues;
+  return [...types.keys()].filter((kind) => mask[row] & (1 << kind));
+}
+
+/** A kind of issue as it is shown: its name without underscores, and how it is called in few letters. */
+const issueName = (kind) => audit.issues.types[kind].replaceAll("_", " ");
+const SHORT_ISSUES = {duplicate_caption: "repeated", near_duplicate_image: "copy"};
+const issueBadge = (kind) => SHORT_ISSUES[audit.issues.types[kind]] ?? issueName(kind);
+
+/** What was found of one kind in a row, without the kind's name. */
+function issueNote(row, kind) {
+  const told = audit.issues.notes[audit.issues.note[row]].split("; ").find((one) => one.startsWith(`${audit.issues.types[kind]}: `));
+  return told === undefined ? "" : told.slice(audit.issues.types[kind].length + 2);
+}
+
 /** What the row's caption was before noise was injected, or null where the truth is not known. */
 const truthOf = (row) => (audit.truth === null ? null : audit.captions[audit.truth.caption[row]]);
 const isMismatched = (row) => audit.truth !== null && audit.truth.mismatched[row] === 1;

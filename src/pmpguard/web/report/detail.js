@@ -17,6 +17,7 @@ function showDetail() {
   showTruth(row);
   byId("caption").replaceChildren(...markedCaption(row, true));
   showWrongWords(row);
+  showIssues(row);
   showProposals(row);
   showEvidence(row);
   showDecision(row);
@@ -52,6 +53,15 @@ function showWrongWords(row) {
     if (wrong[word]) found.push(text.slice(start[word], start[word] + length[word]));
   }
   byId("wrong-words").textContent = found.length > 0 ? `Not borne out: ${found.join(", ")}` : "";
+}
+
+/** Every other issue of the pair, with what was found; a button shows all pairs that have it. */
+function showIssues(row) {
+  const items = issuesOf(row).map((kind) => {
+    const button = make("button", {type: "button", class: "badge", data: {issue: kind}, title: `Show all pairs: ${issueName(kind)}`}, issueName(kind));
+    return make("li", {}, button, make("span", {}, issueNote(row, kind)));
+  });
+  byId("issues").replaceChildren(...items);
 }
 
 function showProposals(row) {

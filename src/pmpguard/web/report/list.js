@@ -66,6 +66,8 @@ function fillRow(element, position) {
   const part = (name) => element.querySelector(name);
   part(".rank").textContent = count(audit.rank[row]);
   part(".tags").textContent = [labelOf(row), splitOf(row)].filter(Boolean).join(" · ");
+  const badges = issuesOf(row).map((kind) => make("span", {class: "badge", title: `${issueName(kind)}: ${issueNote(row, kind)}`}, issueBadge(kind)));
+  part(".badges").replaceChildren(...badges);
   setMeter(part(".meter"), audit.p[row], audit.flag[row] === 1);
   part(".p").textContent = percent(audit.p[row]);
   part(".caption").replaceChildren(...markedCaption(row, false));

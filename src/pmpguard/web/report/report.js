@@ -96,6 +96,12 @@ const KEYS = {
   End: () => select(view.length - 1),
   a: DO.accept, y: DO.keep, d: DO.drop, e: DO.edit, r: DO.clear, u: DO.undo,
   "/": () => byId("text").focus(),
+  i: () => {
+    if (byId("issue").closest("label").hidden) { announce("There are no other issues."); return; }
+    byId("filters").classList.add("open"); // on a phone the filters are folded away
+    byId("filters-toggle").setAttribute("aria-expanded", "true");
+    byId("issue").focus();
+  },
   "?": () => byId("help").showModal(),
   Escape: () => document.body.classList.remove("reviewing"),
 };
@@ -112,6 +118,11 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (target.id === "text" && (event.key === "Enter" || event.key === "Escape")) {
+    event.preventDefault();
+    list.focus();
+    return;
+  }
+  if (target.id === "issue" && event.key === "Escape") {
     event.preventDefault();
     list.focus();
     return;
@@ -134,6 +145,11 @@ detail.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (button?.dataset.action) DO[button.dataset.action]();
   else if (button?.dataset.proposal) acceptProposal(Number(button.dataset.proposal));
+  else if (button?.dataset.issue) {
+    byId("issue").value = button.dataset.issue;
+    applyFilters();
+    announce(`Pairs with the issue: ${issueName(Number(button.dataset.issue))}`);
+  }
 });
 
 const onClick = (id, act) => byId(id).addEventListener("click", act);
@@ -239,6 +255,7 @@ function note(title, lines, isOpen) {
 showSummary();
 fillSelect(byId("split"), audit.splits, "(none)");
 fillSelect(byId("label"), audit.labels, "(none)");
+fillIssues(byId("issue"));
 byId("truth").closest("label").hidden = audit.truth === null;
 byId("autosave").hidden = !("showSaveFilePicker" in window);
 restoreDecisions();

@@ -62,6 +62,22 @@ function decidedTest(wanted) {
   return (row) => decisionOf(row)?.action === wanted;
 }
 
+/** Rows with one kind of issue; "any" is any of them, "none" is no issue but mismatch. */
+function issueTest(wanted) {
+  if (wanted === "") return null;
+  if (wanted === "any") return (row) => audit.issues.mask[row] !== 0;
+  if (wanted === "none") return (row) => audit.issues.mask[row] === 0;
+  return (row) => (audit.issues.mask[row] & (1 << Number(wanted))) !== 0;
+}
+
+/** Every kind with the number of its pairs; without any issue there is nothing to choose. */
+function fillIssues(select) {
+  const counts = audit.issues.types.map((_, kind) => audit.issues.mask.filter((mask) => mask & (1 << kind)).length);
+  const options = counts.flatMap((pairs, kind) => (pairs > 0 ? [new Option(`${issueName(kind)} (${count(pairs)})`, kind)] : []));
+  select.replaceChildren(new Option("all", ""), ...options, new Option("any of these", "any"), new Option("none of these", "none"));
+  select.closest("label").hidden = options.length === 0;
+}
+
 /** Verdicts beside the truth, where that is known. */
 function truthTest(wanted) {
   const test = {
@@ -82,6 +98,7 @@ function matchingRows(filters) {
   const tests = [
     filters.split === "" ? null : (row) => audit.split[row] === Number(filters.split),
     filters.label === "" ? null : (row) => audit.label[row] === Number(filters.label),
+    issueTest(filters.issue),
     filters.flagged ? (row) => audit.flag[row] === 1 : null,
     filters.red ? hasWrongWord : null,
     filters.low === 0 && filters.high === 1
@@ -99,6 +116,7 @@ function readFilters() {
     text: byId("text").value,
     split: byId("split").value,
     label: byId("label").value,
+    issue: byId("issue").value,
     decided: byId("decided").value,
     truth: byId("truth").value,
     flagged: byId("flagged").checked,
