@@ -24,6 +24,7 @@ from pmpguard.data.images.decode import load_pair_image
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.pairs import PairTable
 from pmpguard.detection.detector import NoiseDetector
+from pmpguard.detection.vectors import checked_rows, unit_rows
 from pmpguard.evaluation.detection import auroc
 from pmpguard.models.config import preset
 from pmpguard.models.encoded import Encoded

@@ -12,6 +12,7 @@ import torch
 from helpers.planted_embeddings import Clusters, blind, clusters
 
 from pmpguard.detection.detector import NoiseDetector
+from pmpguard.detection.vectors import checked_rows, unit_rows
 from pmpguard.errors import DataError
 from pmpguard.evaluation.detection import auroc
 

@@ -91,7 +91,7 @@ def regression_sums(
     """Sums over the pairs of texts (C, k) and images (I, l), each counting by its clean probability (N,)."""
     size, other = texts.shape[1], images.shape[1]
     shapes = (size, size), (other, other), (size, other)
-    sums = RegressionSums(*(torch.zeros(shape, device=texts.device) for shape in shapes))
+    sums = RegressionSums(*(torch.zeros(shape, dtype=torch.float32, device=texts.device) for shape in shapes))
     for rows in torch.split(torch.arange(len(text_of), device=text_of.device), BLOCK_ROWS):
         some_texts, some_images = (
             texts[text_of[rows]].float(),
@@ -161,7 +161,7 @@ def _one_way(sources: Tensor, targets: Tensor, weights: Tensor, of_targets: Mome
     by_source, by_target = of_targets.standardiser(predictions), predictions.standardiser(of_targets)
 
     def measure(of_source: Tensor, of_target: Tensor, _: Tensor) -> Tensor:
-        parts = [torch.zeros(0, device=sources.device)]
+        parts = [torch.zeros(0, dtype=torch.float32, device=sources.device)]
         pairs = (torch.split(each, QUERIES_AT_ONCE) for each in (of_source, of_target))
         for some, others in zip(*pairs, strict=True):
             predicted = normalize(sources[some].float() @ weights, dim=1)  # (P, d)
