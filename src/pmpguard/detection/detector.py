@@ -222,7 +222,8 @@ class NoiseDetector:
         graphs = self._graphs_of(*self.vectors)
         self.similar_texts = None if graphs is None else graphs.texts
         taught = [fold_of[image_of] != fold for fold in range(count)]  # (N,) each
-        probabilities = [self._rounds(pairs, some, *known, graphs, some.float(), min(self.rounds, 1))
+        probabilities = [self._rounds(pairs, some, *known, graphs, some.to(torch.float32),
+                                      min(self.rounds, 1))
                          for some in taught]  # fmt: skip
         if large and graphs is not None:
             self.similar_texts = graphs.texts.nearest(SIMILAR_TEXTS)
