@@ -65,8 +65,9 @@ def checked_rows(
     return matrix
 
 
-def unit_rows(matrix: Tensor) -> Tensor:
-    """Rows of length 1; those of large sets that have it already are not copied."""
+def unit_rows(values: npt.ArrayLike | Tensor, name: str, device: torch.device | str | None = None) -> Tensor:
+    """Checked rows of length 1; those of large sets that have it already are not copied."""
+    matrix = checked_rows(values, name, device)
     lengths = torch.cat([part.norm(dim=1) for part in torch.split(matrix, BLOCK_ROWS)])  # (n,)
     if len(matrix) > LARGE_SET and bool(((lengths - 1).abs() < 1e-4).all()):
         return matrix
