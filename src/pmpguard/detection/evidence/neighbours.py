@@ -35,8 +35,13 @@ class NeighbourGraph:
     numbers: Tensor  # (n, k)
     cosines: Tensor  # (n, k)
 
-    def shares(self, items: Tensor) -> Tensor:
-        """(Q, k) float32: of the votes on `items` (Q,) what each neighbour has, 1 in all."""
+    @property
+    def shares(self) -> Tensor:
+        """(n, k): of the votes on each what every neighbour has, 1 in all."""
+        return torch.softmax(self.cosines.float() / TEMPERATURE, dim=1)
+
+    def shares_of(self, items: Tensor) -> Tensor:
+        """(Q, k): those of `items` (Q,) alone; kept, they would take as much memory as the cosines."""
         return torch.softmax(self.cosines[items].float() / TEMPERATURE, dim=1)
 
     def nearest(self, count: int) -> NeighbourGraph:
@@ -108,7 +113,7 @@ def neighbour_measures(
 
 def votes(graph: NeighbourGraph, paired: Tensor, items: Tensor) -> Tensor:
     """(Q, e): what the neighbours of `items` (Q,) are paired with (n, e), added up by their shares."""
-    shares = graph.shares(items).to(paired)
+    shares = graph.shares_of(items).to(paired)
     return embedding_bag(graph.numbers[items], paired, per_sample_weights=shares, mode="sum").float()
 
 
@@ -165,7 +170,7 @@ class _OwnVotes:
             wanted = (numbers * self.images + of_image[:, None])[several]
             place = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
             votes_given[several] = torch.where(self.keys[place] == wanted, self.totals[place], 0.0)
-        return (votes_given * self.texts.shares(of_text)).sum(1)
+        return (votes_given * self.texts.shares_of(of_text)).sum(1)
 
 
 def _in_chunks(ask: object) -> Measure:

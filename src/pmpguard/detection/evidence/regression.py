@@ -18,7 +18,7 @@ from pmpguard.detection.evidence.similarity import Measure
 
 RIDGE = 3.0  # times the mean square of the features
 MAX_COMPONENTS = 256
-BLOCK_ROWS = 65_536
+BLOCK_ROWS = 16_384
 MOMENT_ROWS = 65_536
 QUERIES_AT_ONCE = 8_192
 
