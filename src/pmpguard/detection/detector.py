@@ -186,7 +186,7 @@ class NoiseDetector:
         """What needs no rounds: similarity in a common space, agreement among an image's captions."""
         found = dict(more or {})
         if common_space:
-            found["similarity"] = similarity_measure(unit_rows(texts, "texts"), unit_rows(images, "images"))
+            found["similarity"] = similarity_measure(unit_rows(texts), unit_rows(images))
         else:
             self.left_out.append("similarity: texts and images have no common space")
         agreement = caption_agreement_measure(centred(self.vectors[0]), pairs[0], pairs[1])

@@ -87,7 +87,7 @@ def ask_fold(
     """Write what the fold's measures say of the pairs of its images into (P,) by name; fold_of (I,)."""
     here = (fold_of[images] == fold).nonzero()[:, 0]
     for name, measure in measures.items():
-        values = found.setdefault(name, torch.zeros(len(texts), device=texts.device))
+        values = found.setdefault(name, torch.zeros(len(texts), dtype=torch.float32, device=texts.device))
         values[here] = asked(measure, texts[here], images[here], rows[here])
 
 

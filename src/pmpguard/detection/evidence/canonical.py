@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from pmpguard.detection.evidence.nearest import full
 from pmpguard.detection.evidence.regression import BLOCK_ROWS, RegressionSums
 
 DIRECTIONS = 128
@@ -34,7 +35,7 @@ def canonical_vectors(
     left, correlations, right = torch.linalg.svd(inverse_t @ crossed @ inverse_i, full_matrices=False)
     scale = correlations[:DIRECTIONS].clamp(min=0).sqrt()
     to_t, to_i = inverse_t @ left[:, :DIRECTIONS] * scale, inverse_i @ right[:DIRECTIONS].T * scale
-    return _projected(texts, text_mean, to_t.float()), _projected(images, image_mean, to_i.float())
+    return _projected(texts, text_mean, to_t), _projected(images, image_mean, to_i)
 
 
 def weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
@@ -42,7 +43,10 @@ def weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
     counts = torch.zeros(len(vectors), dtype=weights.dtype, device=vectors.device)
     counts.index_add_(0, numbers, weights)
     parts = zip(torch.split(counts, BLOCK_ROWS), torch.split(vectors, BLOCK_ROWS), strict=True)
-    total = sum((some @ part.float() for some, part in parts), torch.zeros(vectors.shape[1]).to(counts))
+    total = sum(
+        (some.to(full(part)) @ full(part) for some, part in parts),
+        full(vectors[:0]).new_zeros(vectors.shape[1]),
+    )
     mean: Tensor = total / counts.sum().clamp(min=1e-6)
     return mean
 
@@ -51,8 +55,9 @@ def _projected(vectors: Tensor, mean: Tensor, directions: Tensor) -> Tensor:
     """(n, k): unit vectors in the number type of the given ones."""
     found = torch.empty(len(vectors), directions.shape[1], dtype=vectors.dtype, device=vectors.device)
     for start in range(0, len(vectors), BLOCK_ROWS):
-        part = vectors[start : start + BLOCK_ROWS].float()
-        found[start : start + BLOCK_ROWS] = normalize(part @ directions - mean.float() @ directions, dim=1)
+        part = full(vectors[start : start + BLOCK_ROWS])
+        to = directions.to(part)
+        found[start : start + BLOCK_ROWS] = normalize(part @ to - mean.to(part) @ to, dim=1)
     return found
 
 

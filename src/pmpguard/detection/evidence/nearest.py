@@ -45,9 +45,14 @@ class Cells:
         return self.members[self.starts[cell] : self.starts[cell + 1]]
 
 
+def full(vectors: Tensor) -> Tensor:
+    """As they are, but what is kept in float16 in float32: sums of it would lose too much."""
+    return vectors.float() if vectors.dtype == torch.float16 else vectors
+
+
 def centred(vectors: Tensor) -> Tensor:
     """Unit vectors (n, d) without what all have in common, which says nothing about any."""
-    if vectors.dtype == torch.float32:
+    if vectors.dtype != torch.float16:
         return normalize(vectors - vectors.mean(0), dim=1)
     found, mean = torch.empty_like(vectors), vectors.mean(0, dtype=torch.float32)
     for start in range(0, len(vectors), CONVERTED_ROWS):
@@ -63,13 +68,13 @@ def nearest_others(
     """Cosines (n, k) and numbers (n, k) of the k unit vectors most like each of (n, d), itself left out.
 
     k is `nearest`, or less where there are fewer others. Inverted lists may find fewer: what is missing has
-    cosine -1 and repeats the vector itself. They answer in float16 and int32.
+    cosine -1 and repeats the vector itself. Of float16 vectors cosines are float16 and numbers int32.
     """
     nearest = min(nearest, len(vectors) - 1)
     if len(vectors) > exact_up_to:
         return _by_cells(vectors, nearest)
     cosines, numbers = [], []
-    vectors = vectors.float()
+    vectors = full(vectors)
     for start in range(0, len(vectors), BLOCK_ROWS):
         block = vectors[start : start + BLOCK_ROWS] @ vectors.T  # (Q, n)
         block.diagonal(start).fill_(-torch.inf)
@@ -81,20 +86,21 @@ def nearest_others(
 
 def _by_cells(vectors: Tensor, nearest: int) -> tuple[Tensor, Tensor]:
     cells = sort_into_cells(vectors)
-    cosines = vectors.new_full((len(vectors), nearest), -1.0, dtype=torch.float16)
-    numbers = torch.arange(len(vectors), dtype=torch.int32, device=vectors.device)[:, None].repeat(1, nearest)
+    cosines = vectors.new_full((len(vectors), nearest), -1.0)
+    kind = torch.int32 if vectors.dtype == torch.float16 else torch.int64
+    numbers = torch.arange(len(vectors), dtype=kind, device=vectors.device)[:, None].repeat(1, nearest)
     for cell, others in enumerate(nearest_cells(cells).tolist()):
         asked = cells.of(cell)  # (Q,)
         compared = torch.cat([cells.of(one) for one in others])  # (P,), asked first
         if not len(asked) or len(compared) < 2:
             continue
-        pool = vectors[compared].float()  # (P, d)
+        pool = full(vectors[compared])  # (P, d)
         block = pool[: len(asked)] @ pool.T  # (Q, P)
         block.diagonal().fill_(-1.0)
         k = min(nearest, len(compared) - 1)
         found = block.topk(k, dim=1)
-        cosines[asked, :k] = found.values.half()
-        numbers[asked, :k] = compared[found.indices].int()
+        cosines[asked, :k] = found.values.to(cosines)
+        numbers[asked, :k] = compared[found.indices].to(kind)
     return cosines, numbers
 
 
@@ -104,7 +110,7 @@ def sort_into_cells(vectors: Tensor) -> Cells:
     centres = _centres(vectors, max(1, len(vectors) // MEMBERS_PER_CELL))  # (L, d)
     groups = _grouped(centres)
     parts = torch.split(vectors, CONVERTED_ROWS)
-    cell_of = torch.cat([nearest_centre(part.float(), centres, groups) for part in parts])  # (n,)
+    cell_of = torch.cat([nearest_centre(full(part), centres, groups) for part in parts])  # (n,)
     members = torch.argsort(cell_of, stable=True)  # (n,)
     kept, starts = [], [0]
     for cell, count in enumerate(torch.bincount(cell_of, minlength=len(centres)).tolist()):
@@ -159,7 +165,7 @@ def _centres(vectors: Tensor, cells: int) -> Tensor:
     """(cells, d) unit centres of spherical k-means on a sample."""
     draws = StableRandom("cells", len(vectors))
     sample = torch.from_numpy(draws.choice(len(vectors), KMEANS_SAMPLE_PER_CELL * cells)).to(vectors.device)
-    points = vectors[sample].float()
+    points = full(vectors[sample])
     centres = points[:cells].clone()
     for _ in range(KMEANS_STEPS):
         groups = _grouped(centres)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag, normalize
 
-from pmpguard.detection.evidence.nearest import MAX_EXACT_NEIGHBOURS, centred, nearest_others
+from pmpguard.detection.evidence.nearest import MAX_EXACT_NEIGHBOURS, centred, full, nearest_others
 from pmpguard.detection.evidence.similarity import Measure
 
 NEIGHBOURS = 60
@@ -38,11 +38,11 @@ class NeighbourGraph:
     @property
     def shares(self) -> Tensor:
         """(n, k): of the votes on each what every neighbour has, 1 in all."""
-        return torch.softmax(self.cosines.float() / TEMPERATURE, dim=1)
+        return torch.softmax(full(self.cosines) / TEMPERATURE, dim=1)
 
     def shares_of(self, items: Tensor) -> Tensor:
         """(Q, k): those of `items` (Q,) alone; kept, they would take as much memory as the cosines."""
-        return torch.softmax(self.cosines[items].float() / TEMPERATURE, dim=1)
+        return torch.softmax(full(self.cosines[items]) / TEMPERATURE, dim=1)
 
     def nearest(self, count: int) -> NeighbourGraph:
         """The same with at most `count` neighbours."""
@@ -114,7 +114,7 @@ def neighbour_measures(
 def votes(graph: NeighbourGraph, paired: Tensor, items: Tensor) -> Tensor:
     """(Q, e): what the neighbours of `items` (Q,) are paired with (n, e), added up by their shares."""
     shares = graph.shares_of(items).to(paired)
-    return embedding_bag(graph.numbers[items], paired, per_sample_weights=shares, mode="sum").float()
+    return full(embedding_bag(graph.numbers[items], paired, per_sample_weights=shares, mode="sum"))
 
 
 def _paired(
@@ -126,10 +126,10 @@ def _paired(
     ends = torch.bincount(own_of, minlength=len(paired)).cumsum(0).tolist()
     for first in range(0, len(paired), QUERIES_AT_ONCE):
         last = min(first + QUERIES_AT_ONCE, len(paired))
-        block = torch.zeros(last - first, others.shape[1], device=others.device)
+        block = full(others[:0]).new_zeros(last - first, others.shape[1])
         here = order[ends[first - 1] if first else 0 : ends[last - 1]]
         for rows in torch.split(here, QUERIES_AT_ONCE):
-            weighted = others[other_of[rows]].float() * clean_probability[rows, None].float()
+            weighted = full(others[other_of[rows]]) * clean_probability[rows, None].to(block)
             block.index_add_(0, own_of[rows] - first, weighted)
         paired[first:last] = block.to(paired)
     return paired
@@ -163,7 +163,7 @@ class _OwnVotes:
         """(Q,)"""
         numbers = self.texts.numbers[of_text].long()  # (Q, k)
         given = self.only_image[numbers] == of_image[:, None]
-        votes_given = torch.zeros(numbers.shape, device=numbers.device)
+        votes_given = torch.zeros(numbers.shape, dtype=torch.float32, device=numbers.device)
         votes_given[given] = self.totals[self.last[numbers[given]]]
         if self.any_several:
             several = self.several[numbers]

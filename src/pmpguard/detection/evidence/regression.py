@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from pmpguard.detection.evidence.nearest import full
 from pmpguard.detection.evidence.similarity import Measure
 
 RIDGE = 3.0  # times the mean square of the features
@@ -91,11 +92,11 @@ def regression_sums(
     """Sums over the pairs of texts (C, k) and images (I, l), each counting by its clean probability (N,)."""
     size, other = texts.shape[1], images.shape[1]
     shapes = (size, size), (other, other), (size, other)
-    sums = RegressionSums(*(torch.zeros(shape, device=texts.device) for shape in shapes))
+    sums = RegressionSums(*(full(texts[:0]).new_zeros(shape) for shape in shapes))
     for rows in torch.split(torch.arange(len(text_of), device=text_of.device), BLOCK_ROWS):
         some_texts, some_images = (
-            texts[text_of[rows]].float(),
-            images[image_of[rows]].float(),
+            full(texts[text_of[rows]]),
+            full(images[image_of[rows]]),
         )  # (R, k), (R, l)
         weights = clean_probability[rows, None].to(some_texts)
         weighted = some_texts * weights
@@ -118,7 +119,7 @@ class Moments:
         Of many vectors, `MOMENT_ROWS` evenly spaced ones are enough.
         """
         step = -(-len(vectors) // MOMENT_ROWS)
-        some = vectors[::step].float()
+        some = full(vectors[::step])
         some = some if weights is None else normalize(some @ weights, dim=1)
         mean = some.mean(0)
         some = some - mean
@@ -161,11 +162,11 @@ def _one_way(sources: Tensor, targets: Tensor, weights: Tensor, of_targets: Mome
     by_source, by_target = of_targets.standardiser(predictions), predictions.standardiser(of_targets)
 
     def measure(of_source: Tensor, of_target: Tensor, _: Tensor) -> Tensor:
-        parts = [torch.zeros(0, device=sources.device)]
+        parts = [full(sources[:0, 0])]
         pairs = (torch.split(each, QUERIES_AT_ONCE) for each in (of_source, of_target))
         for some, others in zip(*pairs, strict=True):
-            predicted = normalize(sources[some].float() @ weights, dim=1)  # (P, d)
-            shown = targets[others].float()
+            predicted = normalize(full(sources[some]) @ weights, dim=1)  # (P, d)
+            shown = full(targets[others])
             cosines = (predicted * shown).sum(1)
             parts.append((by_source(cosines, predicted) + by_target(cosines, shown)) / 2**0.5)
         return torch.cat(parts)
