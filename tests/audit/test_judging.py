@@ -24,6 +24,7 @@ from pmpguard.data.images.decode import load_pair_image
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.pairs import PairTable
 from pmpguard.detection.detector import NoiseDetector
+from pmpguard.detection.vectors import unit_rows
 from pmpguard.evaluation.detection import auroc
 from pmpguard.models.config import preset
 from pmpguard.models.encoded import Encoded
@@ -73,8 +74,8 @@ def judged():
 def propose(judged, rows, count):
     pairs, detector = judged
     return propose_for_rows(
-        unit_rows(checked_rows(pairs.captions, "captions")),
-        unit_rows(checked_rows(pairs.images, "images")),
+        unit_rows(pairs.captions, "captions"),
+        unit_rows(pairs.images, "images"),
         torch.arange(480), torch.from_numpy(pairs.image_of), detector.collected, detector.verdicts, rows,
         count,
     )  # fmt: skip

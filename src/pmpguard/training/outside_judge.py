@@ -21,8 +21,8 @@ from pmpguard.data.formats.embeddings import (
 )
 from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.pairs import PairTable
-from pmpguard.detection.detector import unit_rows
 from pmpguard.detection.evidence.similarity import Measure, similarity_measure
+from pmpguard.detection.vectors import unit_rows
 from pmpguard.errors import DataError
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.encode import Split
@@ -82,7 +82,8 @@ def stored_vectors(judge: ClipEmbeddings, table: PairTable, device: torch.device
             fix="a judge needs texts and images in one space, as a CLIP has them",
         )
     return JudgeVectors(
-        unit_rows(texts, "judge's texts", device), unit_rows(pixels, "judge's images", device)
+        unit_rows(texts, "judge's texts", device),
+        unit_rows(pixels, "judge's images", device),
     )
 
 

@@ -100,9 +100,9 @@ def _is_slip(word: str, meant: str) -> bool:
     short, long = sorted((word, meant), key=len)
     if word == meant or len(long) - len(short) > 1:
         return False
-    if len(short) < len(long):
-        another_form = long[:-1] == short and long[-1] in ENDINGS
-        return short in _without_a_letter(long) and not another_form
+    if len(short) < len(long):  # at an end it would be another word: bridge and ridge, river and rivers
+        inside = short[0] == long[0] and short[-1] == long[-1]
+        return len(long) > SHORTEST and inside and short in _without_a_letter(long)
     places = [place for place, (one, other) in enumerate(zip(word, meant, strict=True)) if one != other]
     if len(places) == 1:
         another_form = places[0] == len(word) - 1 and {word[-1], meant[-1]} <= set(ENDINGS)
