@@ -246,3 +246,11 @@ def test_further_evidence_is_weighed_with_the_rest() -> None:
 def test_unit_rows_are_float32_of_length_one() -> None:
     rows = unit_rows(np.full((2, 4), 2.0, np.float16), "x")
     assert rows.dtype == torch.float32 and rows.tolist() == [[0.5] * 4] * 2
+
+
+def test_what_is_approximate_is_said() -> None:
+    given = clusters(300, 0.2)
+    assert not any("exact neighbours" in said for said in fitted(given).left_out)
+    found = NoiseDetector(bootstrap=0, exact_up_to=200).fit(given.texts, given.images)
+    assert any("exact neighbours" in said for said in found.left_out)
+    assert auroc(-found.p_match, given.is_mismatched) > 0.9

@@ -202,6 +202,10 @@ class NoiseDetector:
                 self.left_out.append(f"{name}: their vectors hardly differ, so they say nothing")
         if min(map(len, self.vectors)) < 2:
             self.left_out.append("neighbours: there is but one text or image")
+        if max(map(len, self.vectors)) > self.exact_up_to:
+            self.left_out.append(
+                f"exact neighbours: more than {self.exact_up_to:,} vectors, found by inverted lists, not all of them"
+            )
 
     def _collect(self, pairs: Pairs, standing: dict[str, Measure], fold_of: Tensor) -> PairEvidence:
         """Every kind of evidence, of a fold's pairs by what the other folds' pairs taught.
