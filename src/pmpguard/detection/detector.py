@@ -204,7 +204,7 @@ class NoiseDetector:
             self.left_out.append("neighbours: there is but one text or image")
         if max(map(len, self.vectors)) > self.exact_up_to:
             self.left_out.append(
-                f"exact neighbours: more than {self.exact_up_to:,} vectors, found by inverted lists, not all of them"
+                f"exact neighbours: inverted lists search more than {self.exact_up_to:,} vectors"
             )
 
     def _collect(self, pairs: Pairs, standing: dict[str, Measure], fold_of: Tensor) -> PairEvidence:
