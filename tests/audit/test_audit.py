@@ -201,7 +201,9 @@ def test_missing_and_damaged_images_are_left_out(tmp_path, model):
     outcome = audit_dataset(table, tmp_path / "out", model=model)
     assert outcome.summary.unreadable == ("scene-000003.png", "scene-000005.png")
     assert outcome.unjudged == {"with an image that cannot be read": 10}
-    assert outcome.summary.pairs == 50 and len(read_issues(tmp_path / "out/issues.parquet")) == 50
+    rows = read_issues(tmp_path / "out/issues.parquet")
+    assert outcome.summary.pairs == 50 and len(rows) == 60
+    assert sum("unreadable" in row.issues for row in rows) == 10
     assert any("10 pairs with an image that cannot be read" in told for told in outcome.summary.warnings)
 
 

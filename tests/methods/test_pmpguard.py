@@ -290,14 +290,12 @@ def test_competition_judges_pairs_but_not_how_many_are_wrong(monkeypatch: pytest
     assert moved > 0.05 > (alone - beside)[~is_mismatched & ~misled].mean()
 
 
-def test_the_lowest_estimate_of_the_rate_is_kept() -> None:
-    """A model that got worse cannot tell some true pairs from wrong ones and must not raise the rate."""
+def test_a_model_that_got_worse_hardly_moves_the_rate() -> None:
+    """It cannot tell some matching pairs from others; what is remembered of before training can."""
     method = guard(detect_from_epoch=0, rematch=False)
     for epoch, noise in ((0, 0.5), (1, 4.0), (2, 0.5)):
         estimated = method.begin_epoch(view(epoch, noise=noise)[0]).log["estimated_mismatch_rate"]
         assert estimated == pytest.approx(0.4, abs=0.03)
-    fresh = guard(detect_from_epoch=0, rematch=False)
-    assert fresh.begin_epoch(view(0, noise=4.0)[0]).log["estimated_mismatch_rate"] > 0.45
 
 
 def test_mismatched_pairs_are_flagged_and_the_rate_is_estimated() -> None:

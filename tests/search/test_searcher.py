@@ -156,9 +156,9 @@ def test_probabilities_grow_with_the_score_and_fit_the_sample(searcher):
     assert (np.diff(low) >= 0).all() and (
         low <= match_probabilities(mixture, scores, prior=0.3) + 1e-12
     ).all()
-    known = match_probabilities(mixture, scores, prior=mixture.match_rate) if mixture.match_rate < 1 else None
-    if known is not None:
-        assert np.allclose(known, mixture.posterior(scores), atol=1e-9)
+    plain = replace(mixture, random_matches=0.0)
+    share = 1 - float(mixture.weights[0])
+    assert np.allclose(match_probabilities(mixture, scores, prior=share), plain.posterior(scores), atol=1e-9)
 
 
 def test_filters_narrow_what_is_found(searcher, small_search):

@@ -76,8 +76,8 @@ def test_a_model_directory_is_encoded(tmp_path):
 @pytest.fixture
 def weak_and_strong(tmp_path):
     """Embeddings that hardly tell, as a dataset, and a judge that does."""
-    pairs = planted(images=250, per_image=1, spread=0.3)
-    weak = planted(images=250, per_image=1, spread=2.5, blur=0.5)
+    pairs = planted(images=250, per_image=1, noise=0.3)
+    weak = planted(images=250, per_image=1, noise=2.5, blur=0.5)
     assert (weak.wrong == pairs.wrong).all()
     write_clip_folder(tmp_path / "weak", weak)
     write_clip_folder(tmp_path / "judge", pairs)

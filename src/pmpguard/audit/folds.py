@@ -17,7 +17,7 @@ MOST_VALIDATION = 500  # images
 def split_images(images: int, folds: int, seed: int, duplicates: Sequence[Sequence[int]] = ()) -> Codes:
     """(images,) the fold of each image, of nearly equal sizes; a set of `duplicates` stays together.
 
-    >>> fold = split_images(10, 3, 0, copies=[(0, 7, 8)])
+    >>> fold = split_images(10, 3, 0, duplicates=[(0, 7, 8)])
     >>> sorted(np.bincount(fold).tolist()), len({int(fold[image]) for image in (0, 7, 8)})
     ([3, 3, 4], 1)
     """

@@ -84,7 +84,7 @@ def picked_probability(p_match: Array, labelled: Array, match_rate: float) -> Ar
 
     >>> labels = np.array([0.99] * 8 + [0.02] * 2)
     >>> picked_probability(np.array([0.99, 0.9, 0.5]), labels, 0.8).round(3).tolist()
-    [0.909, 0.24, 0.091]
+    [0.909, 0.24, 0.092]
     """
     ratios = likelihood_ratio(labelled, match_rate)
     plain = ratios[ratios > 1]
