@@ -11,12 +11,10 @@ from pmpguard.detection.mixture import MatchMixture, fit_match_mixture
 from pmpguard.detection.null_pairs import sample_null_pairs
 from pmpguard.detection.rematch import (
     Candidates,
-    Proposals,
     find_proposals,
     mutual_best,
     propose_captions,
     propose_images,
-    soft_targets,
     standardised_cosines,
     without_labelled,
 )
@@ -129,18 +127,3 @@ def test_nothing_flagged_nothing_proposed():
     mixture = judged(captions, images, labelled)
     score = standardised_cosines(captions, images, pooled_statistics(captions, images))
     assert len(find_proposals(score, rows, labelled, np.ones(len(rows)), mixture)) == 0
-
-
-def test_soft_targets_against_loops():
-    proposals = Proposals(
-        np.array([4, 2, 9]), np.array([7, 1, 3]), np.array([1.0, 2.0, 3.0]), np.array([0.9, 0.6, 0.7])
-    )
-    captions, images = torch.tensor([3, 8, 7, 7, 0]), torch.tensor([9, 4, 2, 4])
-    found = soft_targets(proposals, captions, images)
-    known = {(3, 9): 0.7, (7, 4): 0.9, (1, 2): 0.6}
-    expected = [
-        [known.get((caption, image), 0.0) for image in images.tolist()] for caption in captions.tolist()
-    ]
-    torch.testing.assert_close(found, torch.tensor(expected))
-    nothing = Proposals(*(np.empty(0, kind) for kind in (np.int64, np.int64, float, float)))
-    assert soft_targets(nothing, captions, images).tolist() == torch.zeros(5, 4).tolist()

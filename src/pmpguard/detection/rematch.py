@@ -181,26 +181,6 @@ def mutual_best(
     return images[query], for_images.partners[agreed], for_images.scores[agreed]
 
 
-def soft_targets(
-    proposals: Proposals, captions: Tensor, images: Tensor, dtype: torch.dtype = torch.float32
-) -> Tensor:
-    """(T, I) p(match) of the proposals that fall into a batch, 0 elsewhere.
-
-    `captions` (T,) and `images` (I,) are the numbers of those the batch holds; an image that is in the batch
-    twice gets the target twice.
-    """
-    device = captions.device
-    if not len(proposals):
-        return torch.zeros(len(captions), len(images), dtype=dtype, device=device)
-    order = np.argsort(proposals.captions)
-    known = torch.from_numpy(proposals.captions[order]).to(device)  # (P,) sorted, unique
-    place = torch.searchsorted(known, captions).clamp(max=len(known) - 1)  # (T,)
-    proposed = torch.from_numpy(proposals.images[order]).to(device)[place]
-    probability = torch.from_numpy(proposals.probabilities[order]).to(device, dtype)[place]
-    hit = (known[place] == captions)[:, None] & (proposed[:, None] == images[None, :])  # (T, I)
-    return hit * probability[:, None]
-
-
 def _best_partners(
     score: BlockScores, queries: Tensor, pool: Tensor, k: int, chunk: int | None
 ) -> Candidates:
