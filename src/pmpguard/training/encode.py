@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from pmpguard.training.loader import ImageInput, ImageInputs, TextInput, TokenTa
 
 BATCH = 128
 ALONE = World()
+Input = TypeVar("Input")
 
 
 @dataclass(frozen=True)
@@ -76,25 +78,11 @@ class Split:
 
     def encode_pooled(self, retriever: Retriever, world: World = ALONE) -> tuple[Encoded, Encoded]:
         """The same without fragments, which of a whole training set would fill the memory."""
-
-        def texts_alone(retriever: Retriever, texts: TextInput) -> Encoded:
-            return _without_fragments(encode_texts(retriever, texts))
-
-        def images_alone(retriever: Retriever, images: ImageInput) -> Encoded:
-            return _without_fragments(encode_images(retriever, images))
-
-        return self._read(texts_alone, images_alone, retriever, world)
+        return self._read(_alone(encode_texts), _alone(encode_images), retriever, world)
 
     def pooled_features(self, retriever: Retriever, world: World = ALONE) -> tuple[Tensor, Tensor]:
         """Without fragments and up to the encoders' last linear layers: (C, c) and (I, e)."""
-
-        def of_captions(retriever: Retriever, texts: TextInput) -> Encoded:
-            return _without_fragments(text_features(retriever, texts))
-
-        def of_images(retriever: Retriever, images: ImageInput) -> Encoded:
-            return _without_fragments(image_features(retriever, images))
-
-        captions, images = self._read(of_captions, of_images, retriever, world)
+        captions, images = self._read(_alone(text_features), _alone(image_features), retriever, world)
         return captions.pooled, images.pooled
 
     @torch.no_grad()
@@ -123,6 +111,11 @@ class Split:
         share = world.share(count)
         starts = range(share.start, share.stop, self.batch)
         return [slice(start, min(start + self.batch, share.stop)) for start in starts]
+
+
+def _alone(read: Callable[[Retriever, Input], Encoded]) -> Callable[[Retriever, Input], Encoded]:
+    """What `read` gives, without fragments."""
+    return lambda retriever, given: _without_fragments(read(retriever, given))
 
 
 def _without_fragments(features: Encoded) -> Encoded:
