@@ -178,3 +178,20 @@ def test_parquet_keeps_name_and_root(tmp_path: Path) -> None:
     back = read_pairs(tmp_path / "tables" / "a.parquet")
     assert (back.name, back.root.resolve(), back.fingerprint) == ("fake", pairs.root, pairs.fingerprint)
     assert [path.name for path in (tmp_path / "tables").iterdir()] == ["a.parquet"]
+
+
+def test_a_table_shows_itself_in_a_few_lines():
+    table = PairTable.from_columns(
+        {
+            "image": ["a.png"] * 5,
+            "caption": ["<b> pond"] * 5,
+            "split": ["train"] * 4 + ["test"],
+            "sensor": ["x"] * 5,
+        }
+    )
+    assert repr(table).splitlines() == [
+        "PairTable pairs: 5 pairs of 1 images (train 4, test 1)",
+        "  further columns: sensor",
+        *["  a.png: '<b> pond'"] * 3,
+    ]
+    assert "&lt;b&gt; pond" in table._repr_html_() and "<b>" not in table._repr_html_()

@@ -23,7 +23,7 @@ IMAGE_NAMES = (
 CAPTION_NAMES = (
     "caption", "title", "text", "sentence", "raw", "captions", "sentences", "comment",
 )  # fmt: skip
-_NUMBERED_CAPTION = re.compile(r"(caption|title|text|sentence|sent|raw|comment)[ _-]?\d+", re.IGNORECASE)
+_NUMBERED_CAPTION = re.compile(r"(caption|title|text|sentence|sent|raw|comment)[ _.-]?\d+", re.IGNORECASE)
 OPTION = "--columns image=COLUMN,caption=COLUMN (several caption columns: caption=A+B)"
 
 Columns = Mapping[str, str | Sequence[str]]
@@ -123,7 +123,7 @@ def _captions(by_name: Mapping[str, str], found: Sequence[str]) -> tuple[str, ..
     """The column of captions and those numbered like it: `raw`, `raw_1`; `caption_1`, `caption_2`."""
     plain = _first(by_name, found, CAPTION_NAMES)
     numbered = [column for column in found if _NUMBERED_CAPTION.fullmatch(column.strip())]
-    stems = {re.sub(r"[ _-]?\d+$", "", column.strip().lower()) for column in numbered}
+    stems = {re.sub(r"[ _.-]?\d+$", "", column.strip().lower()) for column in numbered}
     if plain:
         return (*plain, *(name for name in numbered if name.lower().startswith(plain[0].strip().lower())))
     return tuple(numbered) if len(stems) == 1 else ()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from pmpguard.data.pairs import PairTable
+from pmpguard.files import read_json
+
+STAND_IN, STANDS_IN = "stand-in.json", " stand-in"
 
 
 @dataclass(frozen=True)
@@ -97,3 +101,13 @@ def differences(table: PairTable) -> list[str]:
 
 def _listed(counts: Mapping[str, int]) -> str:
     return " / ".join(f"{split} {count:,}" for split, count in counts.items())
+
+
+def named_as_stand_in(table: PairTable, path: Path) -> PairTable:
+    """The table under a name that says so, where its folder says that it stands in for a dataset."""
+    mark = path / STAND_IN
+    return replace(table, name=f"{read_json(mark)['for']}{STANDS_IN}") if mark.is_file() else table
+
+
+def is_stand_in(name: str) -> bool:
+    return name.endswith(STANDS_IN)

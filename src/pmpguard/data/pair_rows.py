@@ -30,6 +30,8 @@ _SPLIT_WORDS = {
     "dev": "val",
     "test": "test",
 }
+_TEXT = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")"""
+_QUOTED, _QUOTED_LIST = re.compile(_TEXT), re.compile(rf"\[\s*{_TEXT}(?:\s*+(?:,\s*+)?{_TEXT})*+\s*\]")
 _UNKNOWN_LABELS = ("", "unnamed", "none")
 
 
@@ -219,14 +221,9 @@ def _sentences(record: Mapping[str, Any], columns: tuple[str, ...]) -> list[Any]
 
 
 def _listed(value: Any) -> list[Any]:
-    """A cell as captions: a list, a list written as JSON, objects that hold a caption, or one text."""
-    if isinstance(value, str) and value.startswith('["') and value.endswith("]"):
-        try:
-            parsed = json.loads(value)
-        except (ValueError, RecursionError):
-            return [value]
-        if all(isinstance(item, str) for item in parsed):
-            value = parsed
+    """A cell as captions: a list, a list written as text, objects that hold a caption, or one text."""
+    if isinstance(value, str):
+        value = listed_text(value)
     if not isinstance(value, list):
         return [value]
     return [
@@ -235,6 +232,22 @@ def _listed(value: Any) -> list[Any]:
         else item
         for item in value
     ]
+
+
+def listed_text(cell: str) -> str | list[str]:
+    """A list of texts as JSON, Python or NumPy write it; anything else as it is.
+
+    >>> listed_text('["a", "b"]'), listed_text("['a pond' 'two']"), listed_text("[sic] a pond")
+    (['a', 'b'], ['a pond', 'two'], '[sic] a pond')
+    """
+    if not (cell.startswith(('["', "['")) and cell.endswith("]")):
+        return cell
+    try:
+        parsed = json.loads(cell)
+    except (ValueError, RecursionError):
+        texts = [text[1:-1] for text in _QUOTED.findall(cell)] if _QUOTED_LIST.fullmatch(cell) else []
+        return [re.sub(r"\\(.)", r"\1", text) for text in texts] or cell
+    return parsed if all(isinstance(item, str) for item in parsed) else cell
 
 
 def iter_rows(table: PairTable) -> Iterator[dict[str, Any]]:

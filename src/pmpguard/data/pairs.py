@@ -19,9 +19,10 @@ Further columns are kept as they are.
 from __future__ import annotations
 
 import hashlib
+import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ import pyarrow.parquet as pq
 
 from pmpguard.errors import DataError
 from pmpguard.files import atomic_output
+from pmpguard.remote import full_path, is_remote
 
 REQUIRED = ("pair_id", "image", "caption", "split", "image_id")
 TEXT = (*REQUIRED, "label")
@@ -54,9 +56,11 @@ class Pair:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PairTable:
     """Pairs plus the folder their image paths are relative to.
+
+    `allow_outside` says whether images may lie outside that folder; None leaves it to the command's option.
 
     >>> table = PairTable.from_columns({
     ...     "image": ["a.png", "a.png"], "caption": ["a pond", "a round pond"], "split": ["train"] * 2})
@@ -67,6 +71,7 @@ class PairTable:
     arrow: pa.Table
     root: Path = Path()
     name: str = "pairs"
+    allow_outside: bool | None = None
 
     @classmethod
     def from_columns(
@@ -99,6 +104,28 @@ class PairTable:
         result = cls(table, Path(root), name)
         result._check(source)
         return result
+
+    def __repr__(self) -> str:
+        counts = self.arrow["split"].value_counts().to_pylist()
+        splits = ", ".join(f"{each['values']} {each['counts']:,}" for each in counts)
+        further = [name for name in self.arrow.column_names if name not in TEXT]
+        lines = [f"PairTable {self.name}: {len(self):,} pairs of {len(self.first_rows):,} images ({splits})"]
+        lines += [f"  further columns: {', '.join(further)}"] if further else []
+        lines += [f"  {image}: {caption[:80]!r}" for image, caption in self._first_pairs()]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The first pairs as a table for notebooks."""
+        head, *_ = repr(self).splitlines()
+        rows = "".join(
+            f"<tr><td>{html.escape(image)}</td><td>{html.escape(caption)}</td></tr>"
+            for image, caption in self._first_pairs()
+        )
+        return f"<p>{html.escape(head)}</p><table><tr><th>image</th><th>caption</th></tr>{rows}</table>"
+
+    def _first_pairs(self, count: int = 3) -> list[tuple[str, str]]:
+        first = self.arrow.slice(0, count)
+        return list(zip(first["image"].to_pylist(), first["caption"].to_pylist(), strict=True))
 
     def _check(self, source: str) -> None:
         for column in REQUIRED:
@@ -166,15 +193,15 @@ class PairTable:
 
     def take(self, rows: Any) -> PairTable:
         """The given rows, in that order."""
-        return PairTable(self.arrow.take(pa.array(rows)), self.root, self.name)
+        return replace(self, arrow=self.arrow.take(pa.array(rows)))
 
     def slice(self, start: int, length: int | None = None) -> PairTable:
         """Consecutive rows, sharing memory with this table."""
-        return PairTable(self.arrow.slice(start, length), self.root, self.name)
+        return replace(self, arrow=self.arrow.slice(start, length))
 
     def filter(self, mask: Any) -> PairTable:
         """The rows where `mask` is true."""
-        return PairTable(self.arrow.filter(pa.array(mask)), self.root, self.name)
+        return replace(self, arrow=self.arrow.filter(pa.array(mask)))
 
     def splits(self) -> dict[str, int]:
         """Number of pairs per split, in order of first appearance."""
@@ -202,7 +229,7 @@ class PairTable:
             table = self.arrow.set_column(self.arrow.column_names.index(name), name, column)
         else:
             table = self.arrow.append_column(name, column)
-        return PairTable(table, self.root, self.name)
+        return replace(self, arrow=table)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -223,7 +250,8 @@ class PairTable:
         """Write atomically; the name and the root, relative to the file, are kept as metadata."""
         metadata = {**(self.arrow.schema.metadata or {}), NAME: self.name.encode()}
         if self.root != Path():
-            metadata[ROOT] = os.path.relpath(self.root.resolve(), path.parent.resolve()).encode()
+            root, here = full_path(self.root), path.parent.resolve()
+            metadata[ROOT] = (str(root) if is_remote(root) else os.path.relpath(root, here)).encode()
         with atomic_output(path) as stream:
             pq.write_table(self.arrow.replace_schema_metadata(metadata), stream, compression="zstd")
 

@@ -7,6 +7,7 @@ on nothing else: not on the order of shards, nor on how many there are.
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.text import has_words
 from pmpguard.errors import ConfigError, DataError
+
+log = logging.getLogger("pmpguard")
 
 
 @dataclass(frozen=True)
@@ -104,3 +108,12 @@ def keep_one_caption(table: PairTable, seed: int = 11, splits: Sequence[str] = (
 
 def _key(name: str, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "big")
+
+
+def with_words(table: PairTable) -> PairTable:
+    """The pairs whose caption has words; how many have none is said."""
+    worded = np.array([has_words(caption) for caption in table.captions], dtype=bool)
+    if worded.all():
+        return table
+    log.warning("%s: %d pairs have no caption and are left out", table.name, (~worded).sum())
+    return table.filter(worded)

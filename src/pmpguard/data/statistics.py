@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -109,9 +108,14 @@ def split_statistics(table: PairTable, name: str) -> SplitStatistics:
     different = np.bincount(carried[:, 1])  # (images,) distinct sentences
     carriers = np.bincount(carried[:, 0])  # (sentences,) images of each
     sharing = np.unique(carried[carriers[carried[:, 0]] > 1, 1])
-    words = [_words(caption) for caption in captions]
+    vocabulary: set[str] = set()
+    lengths = np.zeros(len(captions), np.int64)
+    for row, caption in enumerate(captions):
+        words = _words(caption)
+        lengths[row] = len(words)
+        vocabulary.update(words)
     labels = [label for label in table.take(table.first_rows).column("label") if label]
-    percentiles = np.percentile([len(sentence) for sentence in words], _PERCENTILES)
+    percentiles = np.percentile(lengths, _PERCENTILES)
     return SplitStatistics(
         split=name,
         pairs=len(table),
@@ -119,7 +123,7 @@ def split_statistics(table: PairTable, name: str) -> SplitStatistics:
         captions_per_image=(int(per_image.min()), float(per_image.mean()), int(per_image.max())),
         distinct_captions=len(carriers),
         words=dict(zip(_PERCENTILES, percentiles.tolist(), strict=True)),
-        vocabulary=len(set(itertools.chain.from_iterable(words))),
+        vocabulary=len(vocabulary),
         with_repeats=float((different < per_image).mean()),
         one_sentence=float(((different == 1) & (per_image > 1)).mean()),
         sharing=len(sharing) / len(per_image),

@@ -77,3 +77,12 @@ def names_direction(caption: str) -> bool:
 def direction_mask(captions: Iterable[str]) -> np.ndarray:
     """(N,) bool: `names_direction` of every caption."""
     return np.fromiter(map(names_direction, captions), dtype=bool)
+
+
+def has_words(caption: str) -> bool:
+    """Whether a caption holds a letter or a digit.
+
+    >>> has_words("a pond"), has_words(" ... ")
+    (True, False)
+    """
+    return any(map(str.isalnum, caption))

@@ -6,15 +6,19 @@ same kind of message everywhere.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import itertools
 import json
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from pmpguard.errors import DataError
+from pmpguard.remote import is_remote
 
 log = logging.getLogger("pmpguard")
 MAX_LINE_BYTES = 1_000_000
@@ -30,6 +34,9 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _whole_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
     require_content(path)
+    if encoding == "utf-16":
+        yield from _wide_lines(path)
+        return
     with path.open("rb") as stream:
         number = 0
         while line := stream.readline(MAX_LINE_BYTES + 1):
@@ -44,6 +51,22 @@ def _whole_lines(path: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str
             yield number, decode(line, f"{path} line {number}", encoding)
 
 
+def _wide_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The same of Excel's "Unicode text", whose line breaks are two bytes."""
+    number = 0
+    try:
+        with path.open(encoding="utf-16", newline="\n") as stream:
+            while line := stream.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    raise DataError(f"{path} line {number}: longer than {MAX_LINE_BYTES:,} characters")
+                yield number, line
+    except UnicodeError as error:
+        raise DataError(
+            f"{path} line {number + 1}: not valid UTF-16", fix="save the file as UTF-8"
+        ) from error
+
+
 def decode(data: bytes, where: str, encoding: str = "utf-8") -> str:
     """Bytes as text, or an error naming the place and the byte."""
     try:
@@ -56,12 +79,21 @@ def decode(data: bytes, where: str, encoding: str = "utf-8") -> str:
 
 
 def csv_encoding(path: Path) -> str:
-    """`utf-8`, or `cp1252` for a file of Western Windows: some line is not UTF-8, and no line needs to be.
+    """`utf-16` by its first bytes; `cp1252` where some line is not UTF-8, and no line needs to be; `utf-8`.
 
     A file with lines of both kinds is damaged UTF-8, and read as such, with an error for the damaged line.
     """
+    status = path.stat()
+    return _csv_encoding(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=64)
+def _csv_encoding(path: Path, modified: int, size: int) -> str:
     foreign = False
     with path.open("rb") as stream:
+        if stream.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            return "utf-16"
+        stream.seek(0)
         while line := stream.readline(MAX_LINE_BYTES + 1):
             if line.isascii():
                 continue
@@ -79,13 +111,27 @@ def read_csv(path: Path) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     """The header and an iterator of (line number, fields).
 
     A tab in the first line separates fields, else the first comma, semicolon or bar in it. Where a field of
-    the first line is an image's name, there is no header: columns are called "1", "2" and so on.
+    the first line is an image's name, there is no header: columns are called "1", "2" and so on. A first line
+    `sep=;`, which Excel asks for, names the separator.
     """
     first, rows = read_first_row(path), _csv_rows(path)
     if any(looks_like_image(field) for field in first):
         return [str(number) for number in range(1, len(first) + 1)], rows
     next(rows)
-    return [name.strip() for name in first], rows
+    return different([name.strip() for name in first]), rows
+
+
+def different(names: Sequence[str]) -> list[str]:
+    """Column names without repetition.
+
+    >>> different(["image", "caption", "caption"])
+    ['image', 'caption', 'caption_2']
+    """
+    result: list[str] = []
+    for name in names:
+        numbered = (f"{name}_{number}" for number in itertools.count(2))
+        result.append(next(each for each in itertools.chain([name], numbered) if each not in result))
+    return result
 
 
 def read_first_row(path: Path) -> list[str]:
@@ -113,9 +159,12 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
     encoding = csv_encoding(path) if path.is_file() else "utf-8"
     lines = (line for _, line in _whole_lines(path, encoding))
     first = next(lines)
+    asked = re.fullmatch(r"sep=([,;|\t])\s*", first)
     separator = "\t" if "\t" in first else next((mark for mark in first if mark in SEPARATORS), ",")
-    reader = csv.reader(itertools.chain([first], lines), delimiter=separator, strict=True)
-    start, width = 1, 0
+    separator, kept = (asked[1], []) if asked else (separator, [first])
+    reader = csv.reader(itertools.chain(kept, lines), delimiter=separator, strict=True)
+    skipped = 1 - len(kept)
+    start, width = 1 + skipped, 0
     try:
         for fields in reader:
             width = width or len(fields)
@@ -126,7 +175,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 )
             if fields:
                 yield start, fields
-            start = reader.line_num + 1
+            start = reader.line_num + skipped + 1
     except csv.Error as error:
         raise DataError(f"{path} line {start}: {error}", fix="quote fields as CSV asks") from error
 
@@ -156,6 +205,8 @@ def parse_json(text: str, where: str) -> Any:
 
 def require_content(path: Path) -> None:
     """Refuse a path that is no file, and an empty file."""
+    if is_remote(path):
+        return
     if not path.is_file():
         raise DataError(f"{path}: file not found", fix="check the path")
     if not path.stat().st_size:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pmpguard.data.arrays import load_array
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text_files import read_lines
 from pmpguard.errors import DataError
@@ -22,16 +23,8 @@ from pmpguard.noise.sources import Units
 
 def read_index(path: Path) -> np.ndarray:
     """(N,) int64 from a `.npy` file; nothing is unpickled."""
-    try:
-        values = np.load(path, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: file not found") from error
-    except (ValueError, EOFError, OSError) as error:
-        raise DataError(
-            f"{path}: not a plain .npy array ({error})",
-            fix="save it with np.save(path, array.astype('int64'))",
-        ) from error
-    if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iu":
+    values = load_array(path, "save it with np.save(path, array.astype('int64'))")
+    if values.ndim != 1 or values.dtype.kind not in "iu":
         raise DataError(f"{path}: expected a one-dimensional array of whole numbers")
     return values.astype(np.int64)
 

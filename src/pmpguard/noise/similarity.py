@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from pmpguard.data.arrays import load_array
 from pmpguard.data.images.decode import load_pair_image
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
@@ -121,11 +122,7 @@ class Encoder(Protocol):
 
 def filter_by_scores(path: Path, table: PairTable) -> SimilarityFilter:
     """From a .npy file of scores (captions, images)."""
-    try:
-        scores = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        fix = "save it with np.save(path, scores.astype('float32'))"
-        raise DataError(f"{path}: not a plain .npy array ({error})", fix=fix) from error
+    scores = load_array(path, "save it with np.save(path, scores.astype('float32'))", mapped=True)
     return SimilarityFilter.from_matrix(scores, table.image_codes)
 
 

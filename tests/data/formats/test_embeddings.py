@@ -88,6 +88,14 @@ def damage_metadata(folder):
     (folder / "metadata/metadata_0.parquet").write_bytes(b"nonsense")
 
 
+def damage_column_name(folder):
+    """A name that is not UTF-8, as fuzzing found it."""
+    path = folder / "metadata/metadata_0.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.append_column("spare_name", pa.array(["x"] * len(table))), path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"spare_name", b"spare_\xfb\xfbme"))
+
+
 def remove_metadata(folder):
     for file in (folder / "metadata").iterdir():
         file.unlink()
@@ -100,6 +108,7 @@ def remove_metadata(folder):
         (damage_width, "7 dimensions"),
         (damage_type, "holds int64"),
         (damage_metadata, "not readable as parquet"),
+        (damage_column_name, "not readable as parquet"),
         (remove_metadata, "no .parquet files"),
     ],
 )

@@ -5,7 +5,9 @@ import pytest
 from PIL import Image
 
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.quality import duplicates
 from pmpguard.data.quality.check import check_dataset
+from pmpguard.engine.parts import Engine
 
 
 def landscape(seed, size=64):
@@ -52,13 +54,13 @@ def test_a_sound_dataset_has_no_findings(tmp_path):
     assert report.as_dict()["ok"] and "problems: none" in report.as_text()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_images_that_cannot_be_used(tmp_path, workers):
+@pytest.mark.parametrize("threads", [0, 2])
+def test_images_that_cannot_be_used(tmp_path, threads):
     table = dataset(tmp_path, {f"train/{seed}.png": landscape(seed) for seed in range(8)})
     (tmp_path / "1.png").unlink()
     (tmp_path / "3.png").write_bytes((tmp_path / "3.png").read_bytes()[:500])
     landscape(5, 256).save(tmp_path / "5.png")
-    report = check_dataset(table, max_pixels=10_000, workers=workers)
+    report = check_dataset(table, max_pixels=10_000, threads=threads)
     found = {kind: [item.where for item in finding.items] for kind, finding in kinds(report).items()}
     assert found == {
         "missing_images": [("1.png",)],
@@ -67,6 +69,17 @@ def test_images_that_cannot_be_used(tmp_path, workers):
     }
     assert report.exit_code == 1 and all(finding.severity == "problem" for finding in report.findings)
     assert "3.png" in report.as_text() and json.loads(json.dumps(report.as_dict()))["ok"] is False
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_several_processes_find_what_one_finds(tmp_path, monkeypatch, workers):
+    monkeypatch.setattr(duplicates, "IMAGES_A_PART", 4)
+    table = dataset(tmp_path, {f"train/{seed % 9}-{seed}.png": landscape(seed % 9) for seed in range(14)})
+    (tmp_path / "1-1.png").unlink()
+    (tmp_path / "8-8.png").write_bytes(b"no image")
+    alone = check_dataset(table, turned=True)
+    assert {"missing_images", "unreadable_images", "duplicate_images"} <= kinds(alone).keys()
+    assert check_dataset(table, turned=True, engine=Engine(workers)) == alone
 
 
 def test_captions(tmp_path):

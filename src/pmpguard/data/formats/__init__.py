@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pmpguard.data.column_names import OPTION, ColumnNames, Columns
 from pmpguard.data.formats.amfmn import AMFMN
+from pmpguard.data.formats.arrow import ARROW, SPLITS_FILE
 from pmpguard.data.formats.coco import COCO
 from pmpguard.data.formats.delimited import CSV
+from pmpguard.data.formats.excel import EXCEL
 from pmpguard.data.formats.flickr import FLICKR
 from pmpguard.data.formats.format import Format, Peek
+from pmpguard.data.formats.hub import HUB
 from pmpguard.data.formats.image_folder import FOLDER
 from pmpguard.data.formats.jsonl import JSONL
 from pmpguard.data.formats.karpathy import KARPATHY
@@ -25,14 +30,16 @@ from pmpguard.data.formats.nwpu import NWPU
 from pmpguard.data.formats.parquet import PARQUET
 from pmpguard.data.formats.pir import PIR
 from pmpguard.data.formats.rrsitr import RRSITR
+from pmpguard.data.formats.scan import SCAN
 from pmpguard.data.formats.shards import RS5M, WEBDATASET
 from pmpguard.data.images.roots import missing_images
 from pmpguard.data.known_datasets import differences
 from pmpguard.data.pair_rows import split_in_name, split_of_file
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.shards import expand_pattern, is_shard
+from pmpguard.data.shards import expand_pattern, is_shard, split_reference
 from pmpguard.data.text_files import require_content
 from pmpguard.errors import ConfigError, DataError
+from pmpguard.remote import as_path, exists, is_remote, local_file
 
 log = logging.getLogger("pmpguard")
 MAX_LISTED = 12
@@ -43,12 +50,16 @@ FORMATS: dict[str, Format] = {
     "nwpu": NWPU,
     "llava": LLAVA,
     "pir": PIR,
+    "scan": SCAN,
     "amfmn": AMFMN,
     "flickr": FLICKR,
     "folder": FOLDER,
     "rrsitr": RRSITR,
     "csv": CSV,
+    "excel": EXCEL,
     "parquet": PARQUET,
+    "hub": HUB,
+    "arrow": ARROW,
     "jsonl": JSONL,
     "rs5m": RS5M,
     "webdataset": WEBDATASET,
@@ -62,29 +73,33 @@ def read_pairs(
     format: str | None = None,
     images: Path | None = None,
     strict: bool = False,
+    allow_outside: bool | None = None,
 ) -> PairTable:
     """Read a dataset. `format` overrides the search for the reader, `images` that for the images.
 
     `columns` names columns that have unusual names: `{"image": "Bild", "caption": ["c1", "c2"]}`, or
     `"image=Bild,caption=c1+c2"`. Differences from the published counts of a known dataset and missing images
-    are logged as warnings; `strict` makes them errors.
+    are logged as warnings; `strict` makes them errors. Images outside the folder of the images, by an
+    absolute path, `..` or a link, are refused when they are opened; `allow_outside` opens them.
     """
-    path, names = Path(path), ColumnNames.of(columns)
+    path, names = as_path(path), ColumnNames.of(columns)
     if format and format not in FORMATS:
         raise ConfigError(f"format {format!r} is not known", fix=f"one of {', '.join(FORMATS)}")
-    if images is not None and not images.is_dir():
+    if images is not None and not is_remote(images) and not images.is_dir():
         raise DataError(f"{images}: no such image folder", fix="pass the folder that holds the images")
     name, files = find_files(path, format or None, names)
     kind = FORMATS[name]
     if names and not kind.names_columns:
         raise ConfigError(f"{path}: {name} has no columns to name", fix="leave --columns out")
     table = kind.read(files, images, names) if kind.names_columns else kind.read(files, images)
+    if is_remote(path) and not is_remote(table.root):
+        table = replace(table, root=_remote_root(path, table))
     notes = table_notes(table)
     if notes and strict:
         raise DataError("\n".join(notes), fix="correct the data, or read it without strict")
     for note in notes:
         log.warning(note)
-    return table
+    return table if allow_outside is None else replace(table, allow_outside=allow_outside)
 
 
 def table_notes(table: PairTable) -> list[str]:
@@ -92,8 +107,11 @@ def table_notes(table: PairTable) -> list[str]:
     return [*differences(table), *filter(None, [missing_images(table)])]
 
 
-def write_pairs(table: PairTable, path: Path, format: str) -> None:
-    """Write a table; the target is whole or absent. Folder formats never replace a folder in use."""
+def write_pairs(table: PairTable, path: Path, format: str, about: Sequence[str] = ()) -> None:
+    """Write a table; the target is whole or absent. Folder formats never replace a folder in use.
+
+    `about` are lines for the dataset's card, in formats that have one.
+    """
     chosen = FORMATS.get(format)
     if chosen is None or chosen.write is None:
         known = ", ".join(name for name, kind in FORMATS.items() if kind.write)
@@ -102,7 +120,7 @@ def write_pairs(table: PairTable, path: Path, format: str) -> None:
         raise DataError(
             f"{path}: is a folder, {format} is one file", fix=f"add a name such as pairs{chosen.endings[0]}"
         )
-    chosen.write(table, path)
+    chosen.write(table, path, about) if chosen.has_card else chosen.write(table, path)
 
 
 def find_files(
@@ -111,25 +129,29 @@ def find_files(
     names: ColumnNames = ColumnNames(),  # noqa: B008 - frozen
 ) -> tuple[str, list[Path]]:
     """The format of a path and its annotation files, or an error listing what it might be."""
-    if not path.exists():
+    if is_remote(path):
+        files = local_copies(expand_pattern(str(path)))
+        found = group_by_format(files, names)
+    elif not path.exists():
         if not re.search(r"[{*?\[]", str(path)):
             raise DataError(f"{path}: no such file or folder", fix="check the path")
         files = expand_pattern(str(path))
         found = group_by_format(files, names)
     elif path.is_dir():
-        files = sorted(path.iterdir())
-        found = group_by_format(files, names)
-        if not found:
-            files = [file for folder in _split_folders(path) for file in sorted(folder.iterdir())]
-            found = group_by_format(files, names)
+        files, found = search_folder(path, names)
     else:
         require_content(path)
         files = [path]
         found = {format: files} if format else group_by_format(files, names)
     if format:
         found = {format: found[format]} if format in found else {}
+    elif "parquet" in found and {file.stem for file in found["parquet"]} <= _stems(
+        found.get("webdataset", [])
+    ):
+        del found["parquet"]  # img2dataset's lists of what is in the shards of the same names
     if not found:
-        raise _not_recognised(path, files or sorted(path.iterdir()), format, names)
+        there = files if files or is_remote(path) else sorted(path.iterdir())
+        raise _not_recognised(path, there, format, names)
     if len(found) > 1:
         listed = "; ".join(
             f"{name}: {', '.join(file.name for file in files[:3])}" for name, files in found.items()
@@ -143,12 +165,48 @@ def find_files(
     return name, files
 
 
+def search_folder(
+    path: Path,
+    names: ColumnNames = ColumnNames(),  # noqa: B008 - frozen
+) -> tuple[list[Path], dict[str, list[Path]]]:
+    """The files that were looked at last, and annotations by format: in the folder, or in those of splits."""
+    files = sorted(path.iterdir())
+    found = group_by_format(files, names)
+    if not found:
+        files = [file for folder in _split_folders(path) for file in sorted(folder.iterdir())]
+        found = group_by_format(files, names)
+    if not found:
+        files = sorted(file for file in path.glob("*/*") if file.stem == "metadata")
+        found = group_by_format(files, names)
+    return files, found
+
+
+def local_copies(files: list[Path]) -> list[Path]:
+    """Of files at an address the shards, read where they lie, and copies of what may be annotations."""
+    endings = (".json", ".jsonl", ".csv", ".tsv", ".txt", ".token", ".parquet")
+    named = [file for file in files if is_shard(file) or file.name.lower().endswith(endings)]
+    return [file if is_shard(file) else local_file(file) for file in named]
+
+
+def _remote_root(path: Path, table: PairTable) -> Path:
+    """Where the images lie that a table at an address names: in the table itself, in `images`, beside it."""
+    name, member = split_reference(str(table.arrow["image"][0]))
+    if member is not None and (table.root / name).is_file():
+        return table.root
+    folder = path.parent if path.suffix else path
+    return next((place for place in (folder / "images", folder) if exists(place / name)), folder)
+
+
 def _split_folders(path: Path) -> list[Path]:
-    """The folders of a folder that are named after splits; also `data`, where the Hub has them."""
+    """The folders of a folder that are named after splits; also `data`, where the Hub has them.
+
+    All folders of what `datasets.save_to_disk` wrote are splits.
+    """
+    every = (path / SPLITS_FILE).is_file()
     return [
         folder
         for folder in sorted(path.iterdir())
-        if folder.is_dir() and (folder.name in ("data", "annotations") or split_in_name(folder.name))
+        if folder.is_dir() and (every or folder.name in ("data", "annotations") or split_in_name(folder.name))
     ]
 
 
@@ -169,7 +227,8 @@ def _not_recognised(path: Path, files: list[Path], format: str | None, names: Co
             return DataError(
                 f"{path}: format not recognised{as_format}; {file.name} holds members {members}"
                 f"{_archives_only(path)}",
-                fix="a shard has an image and a .txt, .caption or .json for each sample",
+                fix="a shard has an image and a .txt, .caption or .json for each sample; others are named by "
+                "--columns caption=ENDING",
             )
         if file.suffix.lower() == ".json":
             keys = list(dict.fromkeys(re.findall(r'"([^"\\]{1,60})"\s*:', peek.head)))
@@ -183,6 +242,10 @@ def _not_recognised(path: Path, files: list[Path], format: str | None, names: Co
         f"{path}: format not recognised{as_format}; found {listed}{_archives_only(path)}",
         fix=f"say which with --format, one of {', '.join(FORMATS)}; name columns with {OPTION}",
     )
+
+
+def _stems(files: list[Path]) -> set[str]:
+    return {file.name.partition(".")[0] for file in files}
 
 
 def _require_one_per_split(path: Path, files: list[Path], one_file: bool) -> None:
@@ -212,13 +275,18 @@ def group_by_format(
     """Annotation files by format; files that are none are left out."""
     found: dict[str, list[Path]] = {}
     for file in files:
-        name = recognise(file, names) if file.is_file() and file.stat().st_size else None
+        there = is_remote(file) or (file.is_file() and file.stat().st_size)
+        name = recognise(file, names) if there else None
         if name:
             found.setdefault(name, []).append(file)
     return found
 
 
 def recognise(path: Path, names: ColumnNames = ColumnNames()) -> str | None:  # noqa: B008 - frozen
-    """The format of one file from its name and first bytes, None when it is no annotation file."""
+    """The format of one file from its name and first bytes, None when it is no annotation file.
+
+    Who names columns means a format that has columns, if one can be meant.
+    """
     peek = Peek(path, names)
-    return next((name for name, kind in FORMATS.items() if kind.recognise(peek)), None)
+    ordered = sorted(FORMATS, key=lambda name: bool(names) and not FORMATS[name].names_columns)
+    return next((name for name in ordered if FORMATS[name].recognise(peek)), None)

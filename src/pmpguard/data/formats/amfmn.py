@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pmpguard.data.formats.format import Format, Peek
+from pmpguard.data.formats.shards import check_split_name
 from pmpguard.data.pair_rows import PairRows
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text_files import read_lines
@@ -56,8 +57,7 @@ def write_amfmn(table: PairTable, target: Path) -> None:
     """A folder with `<split>_caps.txt` and `<split>_filename.txt`, one line per pair in both."""
     with new_directory(target) as folder:
         for split in table.splits():
-            if "/" in split or split.startswith("."):
-                raise DataError(f"{table.name}: split {split!r} cannot name a file", fix="rename the split")
+            check_split_name(table, split)
             pairs = table.split(split)
             for kind, column in (("caps", "caption"), ("filename", "image")):
                 lines = _single_lines(pairs.column(column), f"{table.name} {split} {column}")

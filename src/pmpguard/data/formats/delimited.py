@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 from pathlib import Path
 
 from pmpguard.data.column_names import ColumnNames
@@ -16,6 +17,8 @@ from pmpguard.data.pair_rows import PairRows, add_record, dataset_name, iter_row
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text_files import is_numbered, looks_like_image, read_csv, read_first_row
 from pmpguard.files import atomic_output
+
+log = logging.getLogger("pmpguard")
 
 
 def recognise_csv(file: Peek) -> bool:
@@ -31,9 +34,11 @@ def read_delimited(files: list[Path], images: Path | None, names: ColumnNames) -
         header, lines = read_csv(path)
         chosen = _numbered_names(path, names) if is_numbered(header) else names
         chosen.find(header, f"{path} line 1")
+        if "" in header:  # the index of a data frame
+            log.info(f"{path}: the column without a name is left out")
         split, below = split_of_file(path), path.parent.relative_to(top).as_posix()
         for number, fields in lines:
-            record = dict(zip(header, fields, strict=True))
+            record = {name: field for name, field in zip(header, fields, strict=True) if name}
             add_record(rows, f"{path} line {number}", record, split, chosen, "" if below == "." else below)
     return rows.build(top, images, dataset_name(files[0]))
 

@@ -17,10 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pmpguard.data.arrays import load_array
 from pmpguard.data.column_names import CAPTION_NAMES, IMAGE_NAMES
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
 from pmpguard.files import read_json
+from pmpguard.remote import exists, is_remote, local_folder_of
 
 NamedPair = tuple[str, str]  # name of the image, caption
 SEVERAL = -1
@@ -37,11 +39,14 @@ class ClipEmbeddings:
 
 def is_clip_folder(folder: Path) -> bool:
     """Whether a path is a folder of embeddings."""
+    if is_remote(folder):
+        return exists(folder / "img_emb") and exists(folder / "text_emb")
     return (folder / "img_emb").is_dir() and (folder / "text_emb").is_dir()
 
 
 def read_clip_embeddings(folder: Path) -> ClipEmbeddings:
     """Read a folder of embeddings together with its metadata, which names image and caption."""
+    folder = local_folder_of(folder)
     images, captions = _read_arrays(folder / "img_emb"), _read_arrays(folder / "text_emb")
     if (folder / "text_metadata").is_dir():
         return _with_captions_apart(folder, images, captions)
@@ -180,13 +185,7 @@ def _read_arrays(folder: Path) -> npt.NDArray[np.floating]:
 
 def mapped_array(file: Path) -> npt.NDArray[Any]:
     """An array that stays on disk, without the cost numpy's own class of such arrays has for every row."""
-    try:
-        array: npt.NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise DataError(
-            f"{file}: not a plain .npy array, or missing ({error})", fix="restore it, or embed again"
-        ) from error
-    return np.asarray(array)
+    return load_array(file, "restore it, or embed again", mapped=True)
 
 
 def read_metadata(files: Sequence[Path]) -> pa.Table:
@@ -194,8 +193,9 @@ def read_metadata(files: Sequence[Path]) -> pa.Table:
     tables = []
     for file in files:
         try:
-            tables.append(pq.read_table(file))
-        except (OSError, pa.ArrowInvalid) as error:
+            tables.append(pq.read_table(file, columns=pq.read_schema(file).names))  # names that are UTF-8
+            tables[-1].validate(full=True)
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise DataError(
                 f"{file}: not readable as parquet, or missing ({error})", fix="restore it, or embed again"
             ) from error

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from pmpguard.data.byte_ranges import open_shard
 from pmpguard.data.column_names import ColumnNames
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.shards import is_shard, iter_members, plain_tar
+from pmpguard.data.shards import is_shard, iter_members
 from pmpguard.data.text_files import read_csv
 from pmpguard.errors import DataError
 
@@ -51,7 +52,7 @@ class Peek:
         """Endings of the first members of a tar file, without the keys of the samples."""
         if not is_shard(self.path):
             return set()
-        with plain_tar(self.path).open("rb") as stream:
+        with open_shard(self.path) as stream:
             members = zip(range(PEEKED_MEMBERS), iter_members(stream, str(self.path)), strict=False)
             return {member.name.rpartition("/")[2].partition(".")[2].lower() for _, member in members}
 
@@ -61,19 +62,21 @@ class Format:
     """A way of storing pairs.
 
     `read(files, images)` gives the table, with `names` of columns as a third argument where `names_columns`;
-    `write(table, path)` is there where writing makes sense.
+    `write(table, path)` is there where writing makes sense, with lines `about` the data as a third argument
+    where `has_card`.
     """
 
     about: str
     recognise: Callable[[Peek], bool]
     read: Callable[..., PairTable]
-    write: Callable[[PairTable, Path], None] | None = None
+    write: Callable[..., None] | None = None
     endings: tuple[str, ...] = ()  # a target with one of these is written in this format
     one_file: bool = False  # a dataset is one file
     several_files: bool = False  # a split may have several files
     names_columns: bool = False
     keeps_columns: bool = False
     copies_images: bool = False
+    has_card: bool = False
 
 
 def common_folder(files: list[Path]) -> Path:

@@ -1,20 +1,27 @@
 """An image folder as Hugging Face reads it: `metadata.csv` or `metadata.jsonl` with `file_name`.
 
-Names are relative to each metadata file, which may lie in a folder per split.
+Names are relative to each metadata file, which may lie in a folder per split. Such folders are what
+`load_dataset("imagefolder")` and the Hub's viewer take.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from pmpguard.data.column_names import ColumnNames
+from pmpguard.data.dataset_card import CARD, dataset_card
 from pmpguard.data.formats.format import Format, Peek, common_folder
 from pmpguard.data.formats.jsonl import add_json_lines
-from pmpguard.data.formats.shards import write_folder
-from pmpguard.data.pair_rows import PairRows, add_record, split_of_file
+from pmpguard.data.formats.shards import check_split_name, image_bytes, image_ending
+from pmpguard.data.pair_rows import PairRows, add_record, iter_rows, split_of_file
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.shards import split_reference
 from pmpguard.data.text_files import read_csv
 from pmpguard.errors import DataError
+from pmpguard.files import atomic_output, new_directory, write_atomic
 
 
 def recognise_folder(file: Peek) -> bool:
@@ -44,6 +51,45 @@ def read_folder(files: list[Path], images: Path | None, names: ColumnNames) -> P
     return rows.build(top, images, top.resolve().name, likely=top)
 
 
+def write_folder(table: PairTable, target: Path, about: Sequence[str] = ()) -> None:
+    """A card, and a folder per split: images and `metadata.csv` (`file_name,text,...`, a line per pair)."""
+    further = [name for name in table.arrow.column_names if name not in ("image", "caption")]
+    splits = list(table.splits())
+    with new_directory(target) as folder:
+        for split in splits:
+            check_split_name(table, split)
+            with atomic_output(folder / split / "metadata.csv") as stream, io.StringIO() as text:
+                writer, placed = csv.writer(text), dict[str, str]()
+                writer.writerow(["file_name", "text", *further])
+                for row in iter_rows(table.split(split)):
+                    image = row["image"]
+                    if image not in placed:
+                        placed[image] = place_image(table, image, folder / split)
+                    values = ["" if row[name] is None else str(row[name]) for name in further]
+                    writer.writerow([placed[image], row["caption"], *values])
+                    stream.write(text.getvalue().encode())
+                    text.seek(text.truncate(0))
+        card = dataset_card(table, {split: f"{split}/**" for split in splits}, about)
+        write_atomic(folder / CARD, card)
+
+
+def place_image(table: PairTable, image: str, folder: Path) -> str:
+    """Copy one image below `folder/images` under its own relative name, and return that name."""
+    data = image_bytes(table, image)
+    file, member = split_reference(image)
+    inside = file if member is None else f"{file.partition('.')[0]}/{member}"
+    parts = [part for part in PurePosixPath(inside).parts if part not in ("/", "..")]
+    name = PurePosixPath("images", *parts)
+    if name.suffix.lower() in ("", ".img_content"):
+        name = name.with_suffix(f".{image_ending(data)}")
+    path = folder / name
+    if path.exists():
+        raise DataError(f"{table.name}: two images would be stored as {name}", fix="rename one of them")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return str(name)
+
+
 FOLDER = Format(
     "image folder with metadata.csv or metadata.jsonl",
     recognise_folder,
@@ -52,4 +98,5 @@ FOLDER = Format(
     names_columns=True,
     keeps_columns=True,
     copies_images=True,
+    has_card=True,
 )

@@ -1,41 +1,40 @@
-"""Tables from tar shards, and tables with their images written as shards or as a plain image folder."""
+"""Tables from tar shards, and tables with their images written as shards."""
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import tarfile
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from pmpguard.data.column_names import STANDARD
+from pmpguard.data.byte_ranges import open_shard
+from pmpguard.data.column_names import STANDARD, ColumnNames
 from pmpguard.data.formats.format import Format, Peek, common_folder
+from pmpguard.data.images.roots import OUTSIDE, OUTSIDE_FIX, is_confined
 from pmpguard.data.pair_rows import (
     PairRows,
     dataset_name,
     images_in_order,
-    iter_rows,
     json_value,
     split_of_file,
 )
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.samples import CAPTION_ENDINGS, describe_sample, group_samples
 from pmpguard.data.shards import (
-    CAPTION_ENDINGS,
     IMAGE_ENDINGS,
     MAX_MEMBER_BYTES,
-    describe_sample,
-    group_samples,
     iter_members,
-    plain_tar,
     read_member,
     split_reference,
 )
 from pmpguard.data.text_files import require_content
-from pmpguard.errors import DataError
+from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import new_directory
+from pmpguard.safe_text import one_line
 
 SAMPLES_PER_SHARD = 1000
+MAX_SPLIT_BYTES = 100
 _SIGNATURES = {
     b"\xff\xd8\xff": "jpg",
     b"\x89PNG\r\n\x1a\n": "png",
@@ -55,21 +54,29 @@ def recognise_rs5m(file: Peek) -> bool:
 
 def recognise_webdataset(file: Peek) -> bool:
     endings = {ending.rpartition(".")[2] for ending in file.members}
-    return bool(endings & set(IMAGE_ENDINGS)) and bool(endings & {*CAPTION_ENDINGS, "json"})
+    captioned = bool(file.names) or endings & {*CAPTION_ENDINGS, "json"}
+    return bool(endings & set(IMAGE_ENDINGS)) and bool(captioned)
 
 
-def read_shards(files: list[Path], images: Path | None) -> PairTable:
+def read_shards(
+    files: list[Path],
+    images: Path | None,
+    names: ColumnNames = ColumnNames(),  # noqa: B008 - frozen
+) -> PairTable:
     """Captions and image references of webdataset or RS5M shards; image bytes are skipped, not read."""
-    root = images or common_folder(files)
+    root, named = images or common_folder(files), dict(names.given)
+    if set(named) - {"image", "caption"}:
+        raise ConfigError("columns: only image and caption of a shard can be named", fix="leave others out")
+    image_as, captions_as = named.get("image", (None,))[0], named.get("caption", ())
     rows = PairRows(files[0])
     for path in files:
         require_content(path)
         if not path.is_relative_to(root):
             raise DataError(f"{path}: shard lies outside {root}", fix="leave --images out for shards")
         shard, split = path.relative_to(root).as_posix(), split_of_file(path)
-        with plain_tar(path).open("rb") as stream:
+        with open_shard(path) as stream:
             for key, members in group_samples(iter_members(stream, str(path)), str(path)):
-                image, captions, metadata = describe_sample(stream, path, key, members)
+                image, captions, metadata = describe_sample(stream, path, key, members, image_as, captions_as)
                 _add_sample(
                     rows, f"{path} sample {key!r}", f"{shard}#{image.name}", captions, metadata, split
                 )
@@ -108,6 +115,8 @@ def image_bytes(table: PairTable, image: str) -> bytes:
     """An image as stored; only files that begin like an image are ever copied."""
     name, member = split_reference(image)
     path = table.root / name
+    if not is_confined(table, path):
+        raise DataError(f"{one_line(image)}: {OUTSIDE} {table.root}", fix=OUTSIDE_FIX)
     if member is not None:
         data = read_member(path, member)
     elif not path.is_file():
@@ -139,13 +148,18 @@ def write_shards(table: PairTable, target: Path) -> None:
         groups.setdefault(rows[0]["split"], []).append(rows)
     with new_directory(target) as folder:
         for split, images in groups.items():
-            if "/" in split or split.startswith("."):
-                raise DataError(f"{table.name}: split {split!r} cannot name a shard", fix="rename the split")
+            check_split_name(table, split)
             for start in range(0, len(images), SAMPLES_PER_SHARD):
                 shard = folder / f"{split}-{start // SAMPLES_PER_SHARD:06d}.tar"
                 with tarfile.open(shard, "w", format=tarfile.PAX_FORMAT) as tar:
                     for number, rows in enumerate(images[start : start + SAMPLES_PER_SHARD], start):
                         _write_sample(tar, f"{number:08d}", table, rows)
+
+
+def check_split_name(table: PairTable, split: str) -> None:
+    """Refuse a split that cannot be part of a file's name."""
+    if "/" in split or split.startswith(".") or len(split.encode()) > MAX_SPLIT_BYTES:
+        raise DataError(f"{table.name}: split {split[:99]!r} cannot name a file", fix="rename the split")
 
 
 def _write_sample(tar: tarfile.TarFile, key: str, table: PairTable, rows: list[dict[str, Any]]) -> None:
@@ -168,47 +182,13 @@ def _write_sample(tar: tarfile.TarFile, key: str, table: PairTable, rows: list[d
         tar.addfile(member, io.BytesIO(content))
 
 
-def write_folder(table: PairTable, target: Path) -> None:
-    """A folder of images with `metadata.csv` (`file_name,text,...`), one line per pair."""
-    further = [name for name in table.arrow.column_names if name not in ("image", "caption")]
-    placed: dict[str, str] = {}
-    with (
-        new_directory(target) as folder,
-        (folder / "metadata.csv").open("w", encoding="utf-8", newline="") as stream,
-    ):
-        writer = csv.writer(stream)
-        writer.writerow(["file_name", "text", *further])
-        for row in iter_rows(table):
-            image = row["image"]
-            if image not in placed:
-                placed[image] = _place_image(table, image, folder)
-            values = ["" if row[name] is None else str(row[name]) for name in further]
-            writer.writerow([placed[image], row["caption"], *values])
-
-
-def _place_image(table: PairTable, image: str, folder: Path) -> str:
-    """Copy one image below `folder/images` under its own relative name, and return that name."""
-    data = image_bytes(table, image)
-    file, member = split_reference(image)
-    inside = file if member is None else f"{file.partition('.')[0]}/{member}"
-    parts = [part for part in PurePosixPath(inside).parts if part not in ("/", "..")]
-    name = PurePosixPath("images", *parts)
-    if name.suffix.lower() in ("", ".img_content"):
-        name = name.with_suffix(f".{image_ending(data)}")
-    path = folder / name
-    if path.exists():
-        raise DataError(f"{table.name}: two images would be stored as {name}", fix="rename one of them")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return str(name)
-
-
 WEBDATASET = Format(
     "tar shards with .jpg/.png, .txt, .json",
     recognise_webdataset,
     read_shards,
     write_shards,
     several_files=True,
+    names_columns=True,
     keeps_columns=True,
     copies_images=True,
 )

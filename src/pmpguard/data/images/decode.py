@@ -20,9 +20,13 @@ from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 from tqdm import tqdm
 
 from pmpguard.data.images import tiff as tiff_bands
+from pmpguard.data.images.framing import SQUASHED, Framing, framed
+from pmpguard.data.images.roots import OUTSIDE, OUTSIDE_FIX, is_confined
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.shards import read_member, split_reference
 from pmpguard.errors import ConfigError, DataError, MissingExtraError
+from pmpguard.remote import is_remote, read_whole
+from pmpguard.safe_text import one_line
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +40,7 @@ _STRETCH_SAMPLE = 4_000_000
 _BLOCK = 1024
 
 ImagePolicy = Literal["fail", "skip"]
-ImageTrouble = Literal["missing", "oversized", "unreadable"]
+ImageTrouble = Literal["missing", "outside", "oversized", "unreadable"]
 Result = TypeVar("Result")
 
 
@@ -47,6 +51,7 @@ class ImageError(DataError):
         self.kind: ImageTrouble = kind
         self.reason = reason
         fixes = {
+            "outside": OUTSIDE_FIX,
             "missing": "check the dataset's folder, or remove the row",
             "oversized": "cut the image into tiles, or raise the limit if you trust the file",
             "unreadable": "restore the file from its source, or remove the row",
@@ -80,7 +85,11 @@ def load_image(
     """
     if isinstance(source, Path):
         label = name or str(source)
-        if not source.is_file():
+        try:
+            is_there = source.is_file()
+        except (OSError, ValueError) as error:  # a name that no file system takes
+            raise ImageError("missing", one_line(label), f"no such file can be ({error.args[-1]})") from error
+        if not is_there:
             raise ImageError("missing", label, "no such file")
         with source.open("rb") as stream:
             return _load(stream, label, max_pixels, max_bytes)
@@ -102,7 +111,7 @@ def _load(stream: BinaryIO, name: str, max_pixels: int, max_bytes: int) -> Image
             _check_pixels(name, layout.width, layout.height, max_pixels * 4 // max(4, layout.bands))
             tiff_bands.check_blocks(layout, size)
             if layout.needs_band_reader:
-                return _from_bands(tiff_bands.read_bands(stream, layout))
+                return from_bands(tiff_bands.read_bands(stream, layout))
         if magic == b"GIF8" and gif_frames(stream, MAX_GIF_FRAMES + 1) > MAX_GIF_FRAMES:
             raise ImageError("oversized", name, f"more than {MAX_GIF_FRAMES} frames")
         stream.seek(0)
@@ -140,9 +149,9 @@ def _to_rgb(image: ImageFile.ImageFile) -> Image.Image:
     image.load()
     upright: Image.Image = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I") or upright.mode == "F":
-        return _from_bands(np.asarray(upright)[..., None])
+        return from_bands(np.asarray(upright)[..., None])
     if is_tiff and upright.mode in ("RGBA", "RGBa", "RGBX", "LA", "La"):
-        return _from_bands(np.asarray(upright))
+        return from_bands(np.asarray(upright))
     if upright.has_transparency_data:
         opaque = Image.new("RGBA", upright.size, (0, 0, 0, 255))
         upright = Image.alpha_composite(opaque, upright.convert("RGBA"))
@@ -151,7 +160,7 @@ def _to_rgb(image: ImageFile.ImageFile) -> Image.Image:
     return Image.fromarray(stretch(np.asarray(rgb))) if is_deep_colour else rgb
 
 
-def _from_bands(bands: np.ndarray) -> Image.Image:
+def from_bands(bands: np.ndarray) -> Image.Image:
     """(H,W,bands) to RGB: the first three bands, or the first as grey; deeper than 8 bits is stretched."""
     chosen = bands[..., :3] if bands.shape[-1] >= 3 else bands[..., :1]
     values = chosen if chosen.dtype == np.uint8 else stretch(chosen)
@@ -207,25 +216,28 @@ def _skip_colours(stream: BinaryIO, flags: int) -> None:
         stream.seek(3 * 2 ** ((flags & 7) + 1), io.SEEK_CUR)
 
 
-def image_tensor(image: Image.Image, size: int) -> Tensor:
-    """uint8 (3,size,size), bicubic. The image is squashed to a square, as is usual in this field.
+def image_tensor(image: Image.Image, size: int, framing: Framing = SQUASHED) -> Tensor:
+    """uint8 (3,size,size). The image is squashed to a square, as is usual in this field.
 
-    Cropping instead would cut away what a caption may speak of.
+    Cropping instead would cut away what a caption may speak of; `framing` says so for an encoder that was
+    trained on crops.
     """
     import torch
 
-    resized = image if image.size == (size, size) else image.resize((size, size), Image.Resampling.BICUBIC)
-    return torch.from_numpy(np.array(resized.convert("RGB"))).permute(2, 0, 1).contiguous()  # (3,size,size)
+    square = framed(image, size, framing).convert("RGB")
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1).contiguous()  # (3,size,size)
 
 
 def load_pair_image(table: PairTable, row: int, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
     """The image of one row: a file below the table's root, or `shard.tar#member`."""
     path = table.image_path(row)
     shard, member = split_reference(str(path))
-    if member is None:
+    if not is_confined(table, Path(shard)):
+        raise ImageError("outside", one_line(str(path)), f"row {row} names {OUTSIDE}")
+    if member is None and not is_remote(path):
         return load_image(path, max_pixels=max_pixels)
     try:
-        data = read_member(Path(shard), member, MAX_BYTES)
+        data = read_whole(path, MAX_BYTES) if member is None else read_member(Path(shard), member, MAX_BYTES)
     except DataError as error:
         raise ImageError("missing", str(path), error.message) from error
     return load_image(data, max_pixels=max_pixels, name=str(path))
@@ -276,6 +288,7 @@ def load_images(
     policy: ImagePolicy = "fail",
     workers: int = 0,
     progress: bool = False,
+    framing: Framing = SQUASHED,
 ) -> tuple[Tensor, list[ImageProblem]]:
     """The images of many rows as uint8 (n,3,size,size), and what was wrong with those that were skipped.
 
@@ -289,10 +302,10 @@ def load_images(
     loaded = map_images(
         table,
         rows,
-        lambda image: image_tensor(image, size),
+        lambda image: image_tensor(image, size, framing),
         policy=policy,
         workers=workers,
-        progress="loading" if progress else "",
+        progress="reading images" if progress else "",
     )
     for position, result in enumerate(loaded):
         if isinstance(result, ImageProblem):

@@ -6,15 +6,21 @@ looked for in the usual places, and leading folders of the names are dropped unt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.shards import split_reference
 from pmpguard.errors import DataError
+from pmpguard.remote import is_remote
 
 SAMPLE = 16
 MAX_OTHER_FOLDERS = 100
+OUTSIDE = "an image outside the dataset's folder"
+OUTSIDE_FIX = "pass the folder that holds it with --images, or --allow-outside if you trust the dataset"
+_allowed = False  # for tables that do not say
 
 
 def locate_images(
@@ -26,14 +32,17 @@ def locate_images(
     no image is found, the names stay as they are below one of them: captions can be used without images,
     and `missing_images` says what was tried.
     """
+    at_address = next((place for place in (images, recorded) if place and is_remote(place)), None)
+    if at_address is not None:
+        return at_address, list(names)
     if images is not None and not images.is_dir():
         raise DataError(f"{images}: no such image folder", fix="pass the folder that holds the images")
     guesses = [recorded] if recorded is not None and recorded.is_dir() else []
     roots = [images] if images is not None else [*guesses, *candidate_roots(folder)]
     sample = spread(names)
     for dropped in range(max((len(PurePosixPath(name).parts) for name in sample), default=0)):
-        shortened = [drop_folders(name, dropped) for name in sample]
-        there = [sum(is_image_file(root / split_reference(name)[0]) for name in shortened) for root in roots]
+        shortened = [split_reference(drop_folders(name, dropped))[0] for name in sample]
+        there = [sum(_lies_in(root, name) for name in shortened) for root in roots]
         if any(there):
             return roots[there.index(max(there))], [drop_folders(name, dropped) for name in names]
     return images or (guesses[0] if guesses else folder / "images"), list(names)
@@ -55,6 +64,44 @@ def candidate_roots(folder: Path) -> list[Path]:
 
     others = [place for place in folders(folder)[:MAX_OTHER_FOLDERS] if place not in named_images(folder)]
     return [*named_images(folder), folder, *named_images(folder.parent), *others, folder.parent]
+
+
+def _lies_in(root: Path, name: str) -> bool:
+    """Whether an image is there, by a name that does not lead out of the folder."""
+    inside = not leads_outside(name) or is_inside(root, root / name)
+    return inside and is_image_file(root / name)
+
+
+def leads_outside(name: str) -> bool:
+    """
+    >>> leads_outside("/a/b.png"), leads_outside("x/../../b.png"), leads_outside("x..y/b.png")
+    (True, True, False)
+    """
+    return name.startswith("/") or ".." in PurePosixPath(name).parts
+
+
+def is_inside(root: Path, path: Path) -> bool:
+    """Whether a file lies below a folder, once all links have been followed."""
+    try:
+        return os.path.realpath(path).startswith(os.path.join(os.path.realpath(root), ""))  # noqa: PTH118
+    except (OSError, ValueError):
+        return False
+
+
+def is_confined(table: PairTable, file: Path) -> bool:
+    """Whether a table may open a file: one below its root, or any where that is allowed."""
+    return (_allowed if table.allow_outside is None else table.allow_outside) or is_inside(table.root, file)
+
+
+@contextlib.contextmanager
+def outside_allowed(allowed: bool) -> Iterator[None]:
+    """Whether tables that do not say may open files outside their root, in all threads."""
+    global _allowed
+    before, _allowed = _allowed, allowed
+    try:
+        yield
+    finally:
+        _allowed = before
 
 
 def is_image_file(path: Path) -> bool:
@@ -84,6 +131,8 @@ def spread(names: Sequence[str]) -> list[str]:
 
 def missing_images(table: PairTable) -> str | None:
     """A sentence saying that none of the table's images is there, where was looked and what to do."""
+    if is_remote(table.root):
+        return None
     names = spread(table.arrow["image"].slice(0, 100_000).to_pylist())
     if not names or any(is_image_file(table.root / split_reference(name)[0]) for name in names):
         return None

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from pmpguard.data.images.decode import image_tensor, load_images, load_pair_image
+from pmpguard.data.images.framing import SQUASHED, Framing
 from pmpguard.data.pairs import PairTable
 from pmpguard.device import to_device
 from pmpguard.errors import DataError
+from pmpguard.progress import progress_wanted
 
 _THREADS = max(4, min(16, os.cpu_count() or 1))
 
@@ -48,15 +50,24 @@ class ImagesInMemory:
 class StreamedImages:
     """Images decoded by threads a few batches ahead; memory does not grow with the dataset."""
 
-    def __init__(self, table: PairTable, size: int, device: torch.device, ahead: int = 3) -> None:
+    def __init__(
+        self,
+        table: PairTable,
+        size: int,
+        device: torch.device,
+        ahead: int = 3,
+        framing: Framing = SQUASHED,
+    ) -> None:
         self.table, self.size, self.device, self.ahead = table, size, device, ahead
+        self.framing = framing
         self.rows = table.first_rows
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def _one(self, code: int) -> Tensor:
-        return image_tensor(load_pair_image(self.table, int(self.rows[code])), self.size)
+        image = load_pair_image(self.table, int(self.rows[code]))
+        return image_tensor(image, self.size, self.framing)
 
     def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Tensor]:
         waiting: deque[list[Future[Tensor]]] = deque()
@@ -92,13 +103,22 @@ def open_images(
     device: torch.device,
     cache_images: str = "auto",
     cache_images_gb: float = 4.0,
+    framing: Framing = SQUASHED,
 ) -> ImageSource:
     """Resident images when they fit (or when asked for), else streamed ones."""
     count = len(table.first_rows)
     fits = count * 3 * size * size <= cache_images_gb * 1e9
     if cache_images == "never" or (cache_images == "auto" and not fits):
-        return StreamedImages(table, size, device)
-    pixels, problems = load_images(table, table.first_rows, size, policy="fail", workers=_THREADS)
+        return StreamedImages(table, size, device, framing=framing)
+    pixels, problems = load_images(
+        table,
+        table.first_rows,
+        size,
+        policy="fail",
+        workers=_THREADS,
+        progress=progress_wanted(),
+        framing=framing,
+    )
     if problems:
         raise DataError(f"{len(problems)} images of {table.name} cannot be read", fix="pmpguard data check")
     return ImagesInMemory(pixels, device)

@@ -28,10 +28,12 @@ _WHOLE = slice(None)
 class Augmentation:
     """What `augment` may do to an image.
 
-    flip and rotate: mirror images and quarter turns, each equally likely.
-    crop_min: the smallest share of the area a random crop keeps; 1 switches crops off.
-    aspect: crops are at most this much wider than tall or taller than wide.
-    colour: strength of brightness, contrast and saturation changes; 0 switches them off.
+    Args:
+        flip: mirror images left to right and top to bottom, each equally likely.
+        rotate: turn images by quarter turns, each equally likely.
+        crop_min: smallest share of the area that a random crop keeps; 1 switches crops off.
+        aspect: crops are at most this much wider than tall or taller than wide.
+        colour: strength of brightness, contrast and saturation changes; 0 switches them off.
     """
 
     flip: bool = True
@@ -49,14 +51,14 @@ class Augmentation:
             raise ConfigError(f"augmentation.colour is {self.colour}, outside [0, 1)")
 
 
-def resize_bicubic(images: Tensor, size: int) -> Tensor:
-    """(N,3,H,W) to (N,3,size,size), antialiased; the shape is squashed to a square, nothing is cut off.
+def resize(images: Tensor, shape: tuple[int, int], mode: str = "bicubic") -> Tensor:
+    """(N,3,H,W) to (N,3,*shape), antialiased.
 
     The filter is Pillow's, in float arithmetic. uint8 comes back as uint8, rounded and clamped.
     """
     resized = functional.interpolate(
-        _as_float(images), size=(size, size), mode="bicubic", align_corners=False, antialias=True
-    )  # (N,3,size,size)
+        _as_float(images), size=shape, mode=mode, align_corners=False, antialias=True
+    )  # (N,3,*shape)
     return resized if images.is_floating_point() else resized.round().clamp(0, 255).to(torch.uint8)
 
 

@@ -12,6 +12,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.data.quality.duplicates import Images, duplicate_findings, image_rows, look_at_images
 from pmpguard.data.quality.report import CheckReport, Finding, Item
 from pmpguard.data.text import normalise_caption
+from pmpguard.engine.parts import ALONE, Engine
 
 
 def check_dataset(
@@ -20,15 +21,23 @@ def check_dataset(
     *,
     turned: bool = False,
     max_pixels: int = MAX_PIXELS,
-    workers: int = 0,
+    threads: int = 0,
+    engine: Engine = ALONE,
     progress: bool = False,
 ) -> CheckReport:
     """Read every image once and report on images, captions and copies.
 
     `against` is a second dataset to compare images with; `turned` also finds turned and mirrored copies.
+    Images are decoded by `threads`, or by those of each of the engine's workers.
     """
     images, problems = look_at_images(
-        table, table.name, turned=turned, max_pixels=max_pixels, workers=workers, progress=progress
+        table,
+        table.name,
+        turned=turned,
+        max_pixels=max_pixels,
+        threads=threads,
+        engine=engine,
+        progress=progress,
     )
     findings = [
         *_image_findings(problems),
@@ -39,7 +48,13 @@ def check_dataset(
     if against is not None:
         name = against.name if against.name != table.name else f"{against.name} (other)"
         others, _ = look_at_images(
-            against, name, turned=turned, max_pixels=max_pixels, workers=workers, progress=progress
+            against,
+            name,
+            turned=turned,
+            max_pixels=max_pixels,
+            threads=threads,
+            engine=engine,
+            progress=progress,
         )
         images = images + others
     findings += duplicate_findings(images, table.name)
@@ -48,7 +63,7 @@ def check_dataset(
 
 
 def _image_findings(problems: list[ImageProblem]) -> Iterator[Finding]:
-    for kind in ("missing", "unreadable", "oversized"):
+    for kind in ("missing", "outside", "unreadable", "oversized"):
         items = tuple(Item((problem.image,), problem.reason) for problem in problems if problem.kind == kind)
         if items:
             yield Finding(f"{kind}_images", "problem", f"{kind} images: {len(items):,}", items)

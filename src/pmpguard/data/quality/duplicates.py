@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -20,8 +23,12 @@ from pmpguard.data.quality.perceptual_hash import (
     thumbnail,
 )
 from pmpguard.data.quality.report import Finding, Item
+from pmpguard.data.row_files import open_rows, write_rows
+from pmpguard.engine.parts import ALONE, Engine, Part, ranges, run_parts
+from pmpguard.files import atomic_output
 
 TRAINING = "train"
+IMAGES_A_PART = 2000  # of a job on several processes
 _BLANK = 8  # grey levels: an image that varies less shows nothing
 
 
@@ -59,48 +66,116 @@ def image_rows(table: PairTable) -> np.ndarray:
     return np.sort(np.unique(keys, axis=0, return_index=True)[1])
 
 
+@dataclass(frozen=True)
+class Look:
+    """What was seen of R images, one after the other; where one cannot be read there are zeros."""
+
+    digests: np.ndarray  # (R,2) uint64
+    hashes: np.ndarray  # (R,K,2) uint64
+    blank: np.ndarray  # (R,) bool
+    readable: np.ndarray  # (R,) bool
+    problems: tuple[ImageProblem, ...]
+
+    @classmethod
+    def at(cls, table: PairTable, turned: bool, max_pixels: int, threads: int, progress: str = "") -> Look:
+        """Read the image of every row."""
+        count = len(table)
+        digests, hashes = np.zeros((count, 2), np.uint64), np.zeros((count, 8 if turned else 1, 2), np.uint64)
+        blank, readable = np.zeros(count, bool), np.ones(count, bool)
+        problems = []
+        looks = map_images(
+            table, range(count), lambda image: _look(image, turned),
+            policy="skip", workers=threads, progress=progress, max_pixels=max_pixels,
+        )  # fmt: skip
+        for position, look in enumerate(looks):
+            if isinstance(look, ImageProblem):
+                readable[position] = False
+                problems.append(look)
+            else:
+                digests[position], hashes[position], blank[position] = look
+        return cls(digests, hashes, blank, readable, tuple(problems))
+
+    @classmethod
+    def join(cls, parts: Sequence[Look]) -> Look:
+        digests, hashes, blank, readable = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("digests", "hashes", "blank", "readable")
+        )
+        problems = tuple(problem for part in parts for problem in part.problems)
+        return cls(digests, hashes, blank, readable, problems)
+
+    def write(self, path: Path) -> None:
+        told = json.dumps([vars(problem) for problem in self.problems]).encode()
+        with atomic_output(path) as stream:
+            np.savez(
+                stream, digests=self.digests, hashes=self.hashes, blank=self.blank, readable=self.readable,
+                problems=np.frombuffer(told, np.uint8),
+            )  # fmt: skip
+
+    @classmethod
+    def read(cls, path: Path) -> Look:
+        with np.load(path, allow_pickle=False) as stored:
+            problems = json.loads(stored["problems"].tobytes())
+            return cls(
+                stored["digests"], stored["hashes"], stored["blank"], stored["readable"],
+                tuple(ImageProblem(**problem) for problem in problems),
+            )  # fmt: skip
+
+
+def look_at_part(
+    rows: str, start: int, stop: int, out: str, turned: bool, max_pixels: int, threads: int
+) -> None:
+    """Look at some rows of a table in a file; what was seen goes to another file."""
+    Look.at(open_rows(Path(rows), start, stop), turned, max_pixels, threads).write(Path(out))
+
+
 def look_at_images(
     table: PairTable,
     name: str,
     *,
     turned: bool = False,
     max_pixels: int = MAX_PIXELS,
-    workers: int = 0,
+    threads: int = 0,
+    engine: Engine = ALONE,
     progress: bool = False,
 ) -> tuple[Images, list[ImageProblem]]:
     """Read every image once; `name` is what the dataset is called in findings."""
-    rows = image_rows(table)
-    digests = np.zeros((len(rows), 2), np.uint64)
-    hashes = np.zeros((len(rows), 8 if turned else 1, 2), np.uint64)
-    blank = np.zeros(len(rows), bool)
-    readable = np.ones(len(rows), bool)
-    problems = []
-    looks = map_images(
-        table,
-        rows,
-        lambda image: _look(image, turned),
-        policy="skip",
-        workers=workers,
-        progress=f"checking {name}" if progress else "",
-        max_pixels=max_pixels,
-    )
-    for position, look in enumerate(looks):
-        if isinstance(look, ImageProblem):
-            readable[position] = False
-            problems.append(look)
-        else:
-            digests[position], hashes[position], blank[position] = look
+    images = table.take(image_rows(table))
+    title = f"checking {name}" if progress else ""
+    if engine.alone:
+        look = Look.at(images, turned, max_pixels, threads, title)
+    else:
+        look = _look_in_parts(images, engine, title, turned=turned, max_pixels=max_pixels, threads=threads)
     splits = {split: Place(name, split) for split in table.splits()}
+    kept = images.filter(look.readable)
     return (
         Images(
-            table.arrow["image"].take(rows[readable]).to_pylist(),
-            [splits[split] for split in table.arrow["split"].take(rows[readable]).to_pylist()],
-            digests[readable],
-            hashes[readable],
-            blank[readable],
+            kept.column("image"),
+            [splits[split] for split in kept.column("split")],
+            look.digests[look.readable],
+            look.hashes[look.readable],
+            look.blank[look.readable],
         ),
-        problems,
+        list(look.problems),
     )
+
+
+def _look_in_parts(images: PairTable, engine: Engine, title: str, **settings: Any) -> Look:
+    mark = f"{images.fingerprint[:16]}-{int(settings['turned'])}-{settings['max_pixels']}"
+    with engine.files(f"look-{mark}") as folder:
+        rows = folder / "images.arrow"
+        write_rows(images, rows)
+        parts = [
+            Part(
+                {"rows": str(rows), "start": start, "stop": stop, "out": str(out), **settings},
+                out,
+                stop - start,
+            )
+            for start, stop in ranges(len(images), IMAGES_A_PART)
+            for out in [folder / f"{start:09d}.npz"]
+        ]
+        run_parts(engine, f"{__name__}:look_at_part", parts, title=title, unit=" images")
+        return Look.join([Look.read(part.output) for part in parts if part.output is not None])
 
 
 def _look(image: Image.Image, turned: bool) -> tuple[np.ndarray, np.ndarray, bool]:

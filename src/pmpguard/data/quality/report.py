@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pmpguard.config import to_dict
+from pmpguard.safe_text import one_line
 
 _SHOWN = 5  # items of a finding in the readable report
 
@@ -54,7 +55,9 @@ class CheckReport:
         for finding in self.findings:
             lines += ["", f"{finding.severity.upper()}: {finding.summary}"]
             for item in finding.items[:_SHOWN]:
-                lines.append(f"  {' = '.join(item.where)}" + (f": {item.detail}" if item.detail else ""))
+                lines.append(
+                    f"  {' = '.join(map(one_line, item.where))}" + (f": {item.detail}" if item.detail else "")
+                )
             if len(finding.items) > _SHOWN:
                 lines.append(f"  ... and {len(finding.items) - _SHOWN:,} more (all with --json)")
         return "\n".join([*lines, "", f"problems: {len(self.problems) or 'none'}"])
