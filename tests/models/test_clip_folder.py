@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 
+import numpy as np
 import pytest
 import torch
 from helpers.openclip_weights import openclip_names, save_tokenizer, tiny_clip
+from PIL import Image
 
 import pmpguard
 from pmpguard.cli.convert_weights import convert
 from pmpguard.cli.main import main
 from pmpguard.errors import ModelError
-from pmpguard.models.clip_folder import clip_config, model_summary
+from pmpguard.models.clip_folder import clip_config, clip_framing, model_summary
 from pmpguard.models.retriever import Retriever
+from pmpguard.search.index.model_identity import identify_model
 from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 
@@ -72,6 +76,59 @@ def test_sizes_left_out_of_the_file_are_those_of_vit_b_32(clip):
     config = clip_config(clip, {"model_type": "clip"})
     assert (config.dim, config.image_size, config.max_tokens) == (512, 224, 75)
     assert model_summary({"model_type": "clip"}) == ("CLIP at 224 px in patches of 32, ranked by pooled", 512)
+
+
+@pytest.mark.parametrize("fit", ["crop", "squash"])
+def test_images_are_prepared_as_the_folder_says(tmp_path, clip, fit):
+    """The way through the folder's own files, next to transformers' processor and model."""
+    from transformers import CLIPImageProcessor, CLIPModel
+
+    folder = tmp_path / "hub"
+    shutil.copytree(clip, folder)
+    (folder / "manifest.json").unlink()  # as from the Hub
+    pixels = json.loads((folder / "preprocessor_config.json").read_text())
+    changes = {"image_mean": [0.3, 0.4, 0.5], "size": {"shortest_edge": 40}}
+    if fit == "squash":
+        changes |= {"do_center_crop": False, "size": {"height": 32, "width": 32}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(pixels | changes))
+    config = json.loads((folder / "config.json").read_text())
+    del config["pmpguard"]
+    (folder / "config.json").write_text(json.dumps(config))
+    draw = np.random.default_rng(0)
+    shapes = [(32, 32), (45, 70), (70, 33), (64, 48)]
+    images = [Image.fromarray(draw.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in shapes]
+    given = CLIPImageProcessor.from_pretrained(folder)(images, return_tensors="pt").pixel_values
+    with torch.no_grad():
+        wanted = CLIPModel.from_pretrained(folder).eval().get_image_features(given).pooler_output
+    model = pmpguard.load(folder)
+    wanted = torch.nn.functional.normalize(wanted, dim=-1)
+    torch.testing.assert_close(model.encode_document(images), wanted, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"resample": 0}, "resample is 0"),
+        ({"crop_size": {"height": 64, "width": 64}}, "the model reads 32 pixels"),
+        ({"do_resize": False}, "do_resize is false"),
+        ({"size": {"height": 40, "width": 40}}, "the model reads 32 pixels"),
+    ],
+)
+def test_a_preparation_that_cannot_be_followed_is_named(tmp_path, clip, changes, told):
+    stored = json.loads((clip / "config.json").read_text())
+    pixels = json.loads((clip / "preprocessor_config.json").read_text())
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(pixels | changes))
+    with pytest.raises(ModelError, match=told):
+        clip_framing(tmp_path, stored, 32)
+
+
+def test_another_preparation_is_another_model(tmp_path, clip):
+    shutil.copytree(clip, tmp_path / "clip")
+    before = identify_model(tmp_path / "clip")
+    pixels = json.loads((tmp_path / "clip" / "preprocessor_config.json").read_text())
+    (tmp_path / "clip" / "preprocessor_config.json").write_text(json.dumps(pixels | {"resample": 2}))
+    (tmp_path / "clip" / "manifest.json").unlink()
+    assert identify_model(tmp_path / "clip").fingerprint != before.fingerprint
 
 
 def test_it_can_be_trained_from_as_before(clip):

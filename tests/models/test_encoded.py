@@ -82,3 +82,8 @@ def test_a_mask_of_numbers_is_refused() -> None:
 def test_joining_nothing_is_refused() -> None:
     with pytest.raises(ModelError, match="nothing to join"):
         Encoded.cat([])
+
+
+def test_it_shows_shapes_and_no_numbers():
+    items = Encoded(torch.ones(2, 4), torch.ones(2, 3, 4), torch.ones(2, 3, dtype=torch.bool))
+    assert repr(items) == "Encoded(2 items of up to 3 fragments, 4-d torch.float32 on cpu)"

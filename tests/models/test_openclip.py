@@ -12,7 +12,8 @@ import pmpguard
 from pmpguard.cli.convert_weights import convert
 from pmpguard.errors import ModelError, PmpguardError
 from pmpguard.models.checkpoints import load_exactly, write_safetensors
-from pmpguard.models.openclip import convert_openclip, known_head_width, read_openclip_config, weights_file
+from pmpguard.models.openclip import convert_openclip, known_head_width, weights_file
+from pmpguard.models.openclip_config import OpenClipConfig, read_openclip_config
 from pmpguard.search.index.model_identity import identify_model, keep_model
 
 WIDTHS = {"activation": "quick_gelu", "head_width": 8, "text_head_width": 4}
@@ -63,7 +64,7 @@ def test_openclip_names_give_their_twins_outputs(activation):
 
     twin = tiny_clip(activation)
     weights = openclip_names(twin)
-    clip = convert_openclip(weights, activation=activation, head_width=8, text_head_width=4)
+    clip = convert_openclip(weights, OpenClipConfig(activation, head_width=8, text_head_width=4))
     model = CLIPModel(CLIPConfig(**clip.settings)).eval()
     load_exactly(model, clip.weights, "openclip")  # nothing missing, nothing unexpected
     pixels = torch.randn(3, 3, 32, 32)
@@ -113,8 +114,7 @@ def test_convert_writes_a_folder_that_transformers_reads(tmp_path, wrap):
 
 def test_convert_reads_safetensors_and_copies_the_tokenizer(tmp_path):
     write_safetensors(tmp_path / "clip.safetensors", openclip_names(tiny_clip()))
-    (tmp_path / "tokenizer").mkdir()
-    (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
+    save_tokenizer(tmp_path / "tokenizer")
     result = convert(
         tmp_path / "clip.safetensors",
         tmp_path / "out",
@@ -122,7 +122,8 @@ def test_convert_reads_safetensors_and_copies_the_tokenizer(tmp_path):
         tokenizer=tmp_path / "tokenizer",
     )
     assert result.has_tokenizer and "missing" not in result.as_text()
-    assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
+    words = (tmp_path / "tokenizer" / "tokenizer.json").read_text()
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == words
     with pytest.raises(ModelError, match="no tokenizer files"):
         convert(tmp_path / "clip.safetensors", tmp_path / "other", tokenizer=tmp_path / "out" / "nowhere")
     assert not (tmp_path / "other").exists()
@@ -131,12 +132,14 @@ def test_convert_reads_safetensors_and_copies_the_tokenizer(tmp_path):
 def test_a_foreign_tensor_and_a_missing_one_are_named():
     weights = openclip_names(tiny_clip())
     with pytest.raises(ModelError, match=r"visual\.layer1\.0\.conv1\.weight"):
-        convert_openclip(weights | {"visual.layer1.0.conv1.weight": torch.zeros(1)})
+        convert_openclip(weights | {"visual.layer1.0.conv1.weight": torch.zeros(1)}, OpenClipConfig())
+    with pytest.raises(ModelError, match=r"'visual\.ln_9\.weight' has no place"):
+        convert_openclip(weights | {"visual.ln_9.weight": torch.zeros(1)}, OpenClipConfig())
     with pytest.raises(ModelError, match="not the weights of a ViT CLIP"):
-        convert_openclip({"features.0.weight": torch.zeros(1)})
+        convert_openclip({"features.0.weight": torch.zeros(1)}, OpenClipConfig())
     del weights["token_embedding.weight"]
     with pytest.raises(ModelError, match="token_embedding"):
-        convert_openclip(weights, **WIDTHS)
+        convert_openclip(weights, OpenClipConfig(**WIDTHS))
 
 
 def test_a_converted_model_embeds_as_its_twin(tmp_path):
@@ -225,7 +228,10 @@ def test_settings_beside_the_weights_are_used(tmp_path):
     write_safetensors(folder / "open_clip_model.safetensors", openclip_names(twin))
     save_tokenizer(folder)
     settings = {
-        "model_cfg": {"vision_cfg": {"width": 32, "head_width": 8}, "text_cfg": {"width": 16, "heads": 4}},
+        "model_cfg": {
+            "vision_cfg": {"width": 32, "head_width": 8, "image_size": 32},
+            "text_cfg": {"width": 16, "heads": 4, "context_length": 12, "vocab_size": 50},
+        },
         "preprocess_cfg": {"mean": [0.4, 0.5, 0.6], "std": [0.1, 0.2, 0.3]},
     }
     (folder / "open_clip_config.json").write_text(json.dumps(settings))
@@ -254,12 +260,12 @@ def test_settings_beside_the_weights_are_used(tmp_path):
 def test_what_neither_weights_nor_settings_tell_is_asked_for():
     weights = openclip_names(tiny_clip())
     with pytest.raises(ModelError, match="do not tell their activation"):
-        convert_openclip(weights, head_width=8, text_head_width=4)
+        convert_openclip(weights, OpenClipConfig(head_width=8, text_head_width=4))
     with pytest.raises(ModelError, match="vision tower is 32 wide") as refused:
-        convert_openclip(weights, activation="gelu")
+        convert_openclip(weights, OpenClipConfig("gelu"))
     assert "--head_width" in refused.value.fix
     with pytest.raises(ModelError, match="text tower is 16 wide"):
-        convert_openclip(weights, activation="gelu", head_width=8)
+        convert_openclip(weights, OpenClipConfig("gelu", head_width=8))
 
 
 def test_heads_of_the_usual_widths():

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import pickle
+import resource
 import shutil
 
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 
 import pmpguard
 from pmpguard.errors import ConfigError, DataError, ModelError, PmpguardError
-from pmpguard.files import write_manifest
+from pmpguard.files import write_json, write_manifest
 from pmpguard.models.attention.awareness import awareness_scores
 from pmpguard.models.attention.cross_gated import ALIGNED
 from pmpguard.models.config import (
@@ -512,5 +513,31 @@ def test_a_tokenizer_with_more_ids_than_the_encoder_is_refused(tmp_path):
     larger = word_tokenizer([*CAPTIONS, "some other words"])
     (tmp_path / "model" / "tokenizer.json").write_text(larger.to_json())
     write_manifest(tmp_path / "model")
-    with pytest.raises(ModelError, match=r"tokenizer\.json: has id 19, but the text encoder knows 17 ids"):
+    with pytest.raises(
+        ModelError, match=r"tokenizer\.json: the tokenizer has id 19, but the text encoder knows 17 ids"
+    ):
         Retriever.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("retriever.dim", 10**9), ("retriever.dim", 60_000), ("retriever.image_size", 10**7),
+        ("retriever.max_tokens", 10**9), ("text_encoder.settings.vocabulary", 10**12),
+        ("text_encoder.settings.max_tokens", 10**12), ("retriever.dim", -1), ("retriever.dim", "x"),
+    ],
+)  # fmt: skip
+def test_hostile_sizes_are_refused_before_memory_is_taken(tmp_path, place, value):
+    Retriever.create(preset("tiny", dim=16, image_size=32), ["a pond"]).save(tmp_path / "m")
+    stored = json.loads((tmp_path / "m" / "config.json").read_text())
+    *parents, name = place.split(".")
+    target = stored
+    for parent in parents:
+        target = target[parent]
+    target[name] = value
+    write_json(tmp_path / "m" / "config.json", stored)
+    write_manifest(tmp_path / "m")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises((ModelError, ConfigError)):
+        Retriever.load(tmp_path / "m")
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB

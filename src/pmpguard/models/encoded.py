@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from pmpguard.errors import ModelError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Encoded:
     """Unit vectors of N items: one per item and one per fragment (word or region).
 
@@ -39,6 +39,11 @@ class Encoded:
             raise ModelError(
                 f"mask holds {self.mask.dtype}", fix="give a bool tensor, true at real fragments"
             )
+
+    def __repr__(self) -> str:
+        count, most, dim = self.fragments.shape
+        kind = f"{self.pooled.dtype} on {self.pooled.device}"
+        return f"Encoded({count} items of up to {most} fragments, {dim}-d {kind})"
 
     def __len__(self) -> int:
         return len(self.pooled)
@@ -77,3 +82,27 @@ class Encoded:
             torch.cat([pad(part.fragments, (0, 0, 0, k)) for part, k in zip(parts, missing, strict=True)]),
             torch.cat([pad(part.mask, (0, k)) for part, k in zip(parts, missing, strict=True)]),
         )
+
+    @classmethod
+    def filled(cls, parts: Iterable[Encoded], count: int) -> Encoded:
+        """What `cat` gives of parts of `count` items in all, without holding them twice."""
+        whole: Encoded | None = None
+        start = 0
+        for part in parts:
+            longest = part.fragments.shape[1]
+            if whole is None:
+                whole = cls(
+                    part.pooled.new_empty(count, part.pooled.shape[1]),
+                    part.fragments.new_zeros(count, *part.fragments.shape[1:]),
+                    part.mask.new_zeros(count, longest),
+                )
+            elif longest > whole.fragments.shape[1]:
+                more = longest - whole.fragments.shape[1]
+                whole = cls(whole.pooled, pad(whole.fragments, (0, 0, 0, more)), pad(whole.mask, (0, more)))
+            here = slice(start, start + len(part))
+            whole.pooled[here], whole.fragments[here, :longest] = part.pooled, part.fragments
+            whole.mask[here, :longest] = part.mask
+            start += len(part)
+        if whole is None or start != count:
+            raise ModelError(f"{start} items to join, {count} expected", fix="give them all")
+        return whole

@@ -26,7 +26,7 @@ class WordEvidence:
     regions: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Explanation:
     """S of one caption and one image, word by word."""
 
@@ -44,6 +44,8 @@ class Explanation:
                 f"  best at row {row + 1}, column {column + 1} ({word.regions.max():.2f})"
             )
         return "\n".join(lines)
+
+    __repr__ = as_text
 
     def _repr_html_(self) -> str:
         """A table for notebooks: each word, what speaks for and against it, and where in the image it is."""

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from pmpguard.data.images.decode import image_tensor, load_image
-from pmpguard.data.images.transforms import resize_bicubic
+from pmpguard.data.images.framing import SQUASHED, Framing, framed_tensor
 from pmpguard.errors import DataError
 
 ImageInput = str | Path | Image.Image | npt.NDArray[Any] | Tensor
@@ -37,18 +37,17 @@ def image_batch(images: ImagesInput) -> Tensor | list[ImageInput]:
     return [images] if isinstance(images, str | Path | Image.Image) else list(images)
 
 
-def square_pixels(images: Tensor | Sequence[ImageInput], size: int, first: int = 0) -> Tensor:
-    """(N, 3, size, size): uint8, or float in [0, 1] where floats were given; `first` numbers them in errors.
-
-    Images are squashed to a square, nothing is cut off.
-    """
+def square_pixels(
+    images: Tensor | Sequence[ImageInput], size: int, first: int = 0, framing: Framing = SQUASHED
+) -> Tensor:
+    """(N, 3, size, size): uint8, or float in [0, 1] where floats were given; errors count from `first`."""
     if not isinstance(images, Tensor):
-        parts = [_one(image, size, first + place) for place, image in enumerate(images)]
+        parts = [_one(image, size, first + place, framing) for place, image in enumerate(images)]
         if any(part.is_floating_point() for part in parts):
             parts = [part if part.is_floating_point() else part / 255 for part in parts]
         images = torch.stack(parts)
     if images.shape[-2:] != (size, size):
-        images = resize_bicubic(images, size)
+        images = framed_tensor(images, size, framing)
     if images.dtype == torch.uint8:
         return images
     lowest, highest = float(images.amin()), float(images.amax())
@@ -67,12 +66,12 @@ def channels_first(array: npt.NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).movedim(-1, -3).contiguous()
 
 
-def _one(image: ImageInput, size: int, number: int) -> Tensor:
+def _one(image: ImageInput, size: int, number: int, framing: Framing) -> Tensor:
     """(3, size, size)"""
     if isinstance(image, str | Path):
         image = load_image(Path(image))
     if isinstance(image, Image.Image):
-        return image_tensor(image, size)
+        return image_tensor(image, size, framing)
     if isinstance(image, np.ndarray):
         image = channels_first(image)
     if not isinstance(image, Tensor):
@@ -82,4 +81,4 @@ def _one(image: ImageInput, size: int, number: int) -> Tensor:
         )
     if image.ndim != 3 or len(image) != 3:
         raise DataError(f"image {number} has shape {tuple(image.shape)}", fix=SHAPES)
-    return image if image.shape[1:] == (size, size) else resize_bicubic(image[None], size)[0]
+    return framed_tensor(image[None], size, framing)[0]

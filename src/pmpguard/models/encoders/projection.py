@@ -27,11 +27,11 @@ class Projection(nn.Module):
         return Encoded(pooled, fragments, tokens.mask)
 
     @torch.no_grad()
-    def start_from(self, matrix: Tensor) -> None:
+    def start_from(self, matrix: Tensor, bias: Tensor | None = None) -> None:
         """Begin with a pretrained projection (dim, width), so that CLIP's own embedding is the pooled one."""
         for layer in (self.fragments, self.pooled):
             layer.weight.copy_(matrix)
-            layer.bias.zero_()
+            layer.bias.copy_(torch.zeros_like(layer.bias) if bias is None else bias)
 
 
 def unit(vectors: Tensor) -> Tensor:

