@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from pmpguard.device import encoder_precision, pick_device, to_device
-from pmpguard.errors import ConfigError
+from pmpguard.device import device_failures, encoder_precision, pick_device, to_device
+from pmpguard.errors import ConfigError, TrainingError
 
 CPU = torch.device("cpu")
 
@@ -19,6 +19,23 @@ def test_a_device_that_is_not_there_is_an_error(monkeypatch: pytest.MonkeyPatch)
         pick_device("cuda")
     with pytest.raises(ConfigError, match="'gpu' is unknown"):
         pick_device("gpu")
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried ..."), "the memory of the device is full"),
+        (RuntimeError("CUDA error: an illegal memory access was encountered\nmore"), "the device has failed"),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"), "another process has"),
+        (RuntimeError("NCCL communicator was aborted on rank 0"), "another process has ended"),
+    ],
+)
+def test_failures_of_devices_and_processes_are_said_in_a_sentence(raised: RuntimeError, said: str) -> None:
+    with pytest.raises(TrainingError, match=said) as caught, device_failures():
+        raise raised
+    assert caught.value.fix and "\n" not in caught.value.message
+    with pytest.raises(RuntimeError, match="shapes differ"), device_failures():
+        raise RuntimeError("shapes differ")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

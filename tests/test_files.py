@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,22 +16,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pmpguard.errors import DataError, PmpguardError
+from pmpguard import files, locked_files
+from pmpguard.errors import DataError, FullDiskError, PmpguardError
 from pmpguard.files import (
     MANIFEST,
     atomic_directory,
     atomic_output,
     discard,
     file_name_of,
+    make_folder,
     new_directory,
+    new_together,
     plain_value,
     read_json,
+    read_manifest,
     recover_directory,
     remove_leftovers,
     sha256_file,
     verify_manifest,
     write_atomic,
     write_json,
+    write_manifest,
     writer_lock,
 )
 
@@ -95,6 +101,7 @@ def test_the_two_moments_of_a_replacement(tmp_path, stage):
     if stage == "replaced":
         (tmp_path / "model").mkdir()
         (tmp_path / "model" / "a").write_text("new")
+        write_manifest(tmp_path / "model")
     recover_directory(tmp_path / "model")
     assert (tmp_path / "model" / "a").read_text() == ("old" if stage == "moved aside" else "new")
     with atomic_directory(tmp_path / "model") as folder:
@@ -155,6 +162,7 @@ def test_bad_json_names_the_file(tmp_path, content):
 FILL_THE_DISK = """
 import resource, sys
 from pathlib import Path
+from pmpguard.errors import FullDiskError
 from pmpguard.files import atomic_directory, write_atomic
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 root = Path(sys.argv[1])
@@ -165,8 +173,8 @@ for write in ("directory", "file"):
         else:
             with atomic_directory(root / "model") as folder:
                 (folder / "a").write_bytes(b"new" * 20_000)
-    except OSError as error:
-        print(write, error.strerror)
+    except FullDiskError as error:
+        print(error.message.replace(str(root), ""))
 """
 
 
@@ -175,7 +183,8 @@ def test_a_full_disk_keeps_the_previous_version(tmp_path):
         (folder / "a").write_text("old")
     write_atomic(tmp_path / "notes.txt", "old")
     code, output = finish(start(FILL_THE_DISK, tmp_path))
-    assert (code, output) == (0, "directory File too large\nfile File too large\n")
+    said = "could not be written (File too large)"
+    assert (code, output) == (0, f"/model: {said}\n/notes.txt: {said}\n")
     verify_manifest(tmp_path / "model")
     assert (tmp_path / "model" / "a").read_text() == (tmp_path / "notes.txt").read_text() == "old"
     assert names(tmp_path) == ["model", "notes.txt"]
@@ -292,3 +301,107 @@ def test_file_names_of_different_texts_differ():
     made = [file_name_of(text) for text in texts]
     assert len(set(made)) == len(texts) and made[0] == "a" and made[2] == "a-b"
     assert all(re.fullmatch(r"[A-Za-z0-9._-]{1,120}", name) and name.strip(".") == name for name in made)
+
+
+def test_a_writer_that_counts_its_bytes_says_which_file(tmp_path):
+    """numpy's `tofile` on a full disk: an OSError without number or name."""
+    said = r"a\.npy: could not be written \(409600 requested"
+    with pytest.raises(FullDiskError, match=said), atomic_output(tmp_path / "a.npy"):
+        raise OSError("409600 requested and 178112 written")
+    with pytest.raises(OSError, match="something else"), atomic_output(tmp_path / "a.npy"):
+        raise OSError("something else")  # not for want of space
+
+
+def test_an_error_of_another_library_about_a_full_disk_is_ours(tmp_path):
+    """safetensors on a full disk raises what is no OSError."""
+    said = "Error while serializing: I/O error: No space left on device (os error 28)"
+    with pytest.raises(FullDiskError, match="model: could not be written"), new_directory(tmp_path / "model"):
+        raise RuntimeError(said)
+    with pytest.raises(RuntimeError, match="other"), new_directory(tmp_path / "model"):
+        raise RuntimeError("other")
+
+
+def test_files_that_belong_together_are_all_there_or_none(tmp_path):
+    target, changes = tmp_path / "a.csv", tmp_path / "a.diff"
+    with pytest.raises(KeyError), new_together(target, changes):
+        write_atomic(changes, "1")
+        raise KeyError
+    assert names(tmp_path) == []
+    with new_together(target, changes):
+        said = r"a\.csv is being written by another process"
+        with pytest.raises(DataError, match=said), new_together(target, changes):
+            pytest.fail("two writers")
+        write_atomic(changes, "1")
+        write_atomic(target, "2")
+    assert names(tmp_path) == ["a.csv", "a.diff"]
+    for path in (target, changes):
+        path.unlink()
+        with pytest.raises(DataError, match="exists already"), new_together(target, changes):
+            pytest.fail("would overwrite")
+        assert len(names(tmp_path)) == 1
+        write_atomic(path, "again")
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "", "a\0b"])
+def test_a_manifest_names_files_of_its_folder_only(tmp_path, name):
+    """An index is made of an embedding by copying what its manifest lists."""
+    write_json(tmp_path / MANIFEST, {"sha256": {name: "0" * 64}})
+    for read in (read_manifest, verify_manifest):
+        with pytest.raises(PmpguardError, match="no file of this folder"):
+            read(tmp_path)
+
+
+@pytest.mark.parametrize("content", [[], {"sha256": []}, {"sha256": {"a": 1}}, {}])
+def test_a_manifest_of_another_form_is_refused(tmp_path, content):
+    write_json(tmp_path / MANIFEST, content)
+    with pytest.raises(PmpguardError, match=MANIFEST):
+        read_manifest(tmp_path)
+
+
+def test_an_artefact_never_takes_the_place_of_something_else(tmp_path):
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.jpg").write_text("mine")
+    with pytest.raises(DataError, match="holds something else"), atomic_directory(tmp_path / "photos"):
+        pytest.fail("would be deleted")
+    assert names(tmp_path / "photos") == ["a.jpg"]
+
+
+def test_what_a_killed_writer_of_one_file_left_goes_with_the_next(tmp_path):
+    left = tmp_path / f".tmp-{'0' * 32}-noise.json"
+    left.write_text("half")
+    write_atomic(tmp_path / "noise.json", "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["noise.json"]
+
+
+@pytest.mark.parametrize("make", [atomic_directory, atomic_output])
+def test_a_writer_whose_new_file_is_swept_before_it_is_locked_begins_again(tmp_path, monkeypatch, make):
+    swept = []
+
+    def lock(descriptor: int | None) -> bool:
+        if not swept:
+            swept.append(descriptor)
+            (leftover,) = tmp_path.glob(".tmp-*")
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        return True
+
+    monkeypatch.setattr(locked_files, "lock", lock)
+    with make(tmp_path / "a") as it:
+        it.write(b"1") if make is atomic_output else (it / "b").write_text("1")
+    assert swept and names(tmp_path) == ["a"]
+
+
+def test_new_folders_are_synced_into_those_above_them(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(files, "sync", synced.append)
+    make_folder(tmp_path / "a" / "b")
+    assert set(synced) == {tmp_path, tmp_path / "a"}
+    make_folder(tmp_path / "a" / "b")
+    assert len(synced) == 2
+
+
+def test_the_second_of_two_writers_of_a_folder_is_told_so(tmp_path):
+    with pytest.raises(DataError, match="exists already"), new_directory(tmp_path / "a") as folder:
+        (folder / "b").write_text("1")
+        (tmp_path / "a").mkdir()  # by the other one, after this one has looked
+        (tmp_path / "a" / "c").write_text("2")
+    assert names(tmp_path) == ["a"] and names(tmp_path / "a") == ["c"]

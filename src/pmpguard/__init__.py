@@ -35,7 +35,7 @@ _NAMES = {"NoiseDetector": "pmpguard.detection.detector", "read_pairs": "pmpguar
 
 
 def load(path: str | Path) -> Retriever:
-    """Load a retriever from its directory, or from the folder of a CLIP."""
+    """Load a retriever from its directory, the folder of a CLIP, or `hub:org/name`."""
     from pmpguard.models.retriever import Retriever
 
     return Retriever.load(path)

@@ -11,7 +11,7 @@ import typing
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from pmpguard.errors import ConfigError
+from pmpguard.errors import ConfigError, one_of
 
 T = TypeVar("T")
 
@@ -77,9 +77,7 @@ def from_dict(kind: type[T], values: Any, where: str = "config") -> T:
             new = next((word for word in RENAMED_SETTINGS.get(key, ()) if word in known), None)
             if new is not None:
                 raise ConfigError(f"{where}.{key}: this setting is called {new}", fix=f"write {new}")
-            raise ConfigError(
-                f"{where}.{key}: unknown setting", fix=f"known settings here: {', '.join(sorted(known))}"
-            )
+            raise ConfigError(f"{where}.{key}: unknown setting", fix=one_of(key, sorted(known)))
     arguments = {key: _convert(hints[key], value, f"{where}.{key}") for key, value in values.items()}
     try:
         return kind(**arguments)

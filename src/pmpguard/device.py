@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from pmpguard.errors import ConfigError
+from pmpguard.errors import ConfigError, TrainingError
 
 
 def pick_device(name: str) -> torch.device:
@@ -41,3 +44,34 @@ def to_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
+
+
+def on_host(values: Tensor | None) -> np.ndarray | None:
+    return None if values is None else values.cpu().numpy()
+
+
+# What torch, NCCL and Gloo say when it is not the code that has failed.
+_DEVICE_WORDS = ("CUDA error", "CUDA driver error", "cuDNN error", "CUBLAS_STATUS")
+_PROCESS_WORDS = ("NCCL", "gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
+
+
+@contextlib.contextmanager
+def device_failures() -> Iterator[None]:
+    """Say in one sentence that a device has failed, is full, or that another process of the run has died."""
+    again = "run the same command again: it continues from the last checkpoint"
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        fix = "lower batch_size and raise optimiser.grad_accumulation, or use precision bf16"
+        raise TrainingError(f"the memory of the device is full ({_first_line(error)})", fix=fix) from error
+    except RuntimeError as error:
+        said = str(error)
+        if any(word in said for word in _DEVICE_WORDS):
+            raise TrainingError(f"the device has failed ({_first_line(error)})", fix=again) from error
+        if any(word in said for word in _PROCESS_WORDS):
+            raise TrainingError(f"another process has ended ({_first_line(error)})", fix=again) from error
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:200]

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
+import errno
 import importlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from types import ModuleType
+
+MAX_REASON_CHARACTERS = 300  # of what a parser says
 
 
 class PmpguardError(Exception):
@@ -42,8 +49,42 @@ class TrainingError(PmpguardError):
     """Training cannot go on: a loss that is not finite, a full disk."""
 
 
+class FullDiskError(PmpguardError, OSError):
+    """A file could not be written for want of space; what was there before is untouched."""
+
+
 class MissingExtraError(PmpguardError):
     """An optional dependency is not installed."""
+
+
+def one_of(name: str, known: Iterable[str]) -> str:
+    """A fix for a name that is none of the known ones: the nearest first.
+
+    >>> one_of("pmpgaurd", ["infonce", "pmpguard"]), one_of("x", ["infonce"])
+    ('did you mean pmpguard? known: infonce, pmpguard', 'known: infonce')
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, 1)
+    return f"{f'did you mean {near[0]}? ' if near else ''}known: {', '.join(names) or 'none'}"
+
+
+@contextlib.contextmanager
+def damage_named(path: Path, fix: str, kind: type[PmpguardError] = DataError) -> Iterator[None]:
+    """Within the block files of a known form are read; whatever a damaged one raises becomes our error.
+
+    Parsers raise what their inner parts happen to: a zip of arrays has a dozen kinds of errors.
+    """
+    try:
+        yield
+    except PmpguardError:
+        raise
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a place in the file that cannot be
+            raise
+        raise kind(f"{path}: damaged ({error})", fix=fix) from error
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"[:MAX_REASON_CHARACTERS]
+        raise kind(f"{path}: damaged, or not what its name says ({reason})", fix=fix) from error
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -9,22 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import hashlib
 import json
 import math
 import os
 import re
 import shutil
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from pmpguard.errors import DataError, PmpguardError
+from pmpguard.errors import DataError, FullDiskError, PmpguardError
+from pmpguard.locked_files import is_there, made_directory, new_locked, temporary_name
+from pmpguard.posix import close, has_locks, lock, open_to_read, unlock
 
 MANIFEST = "manifest.json"
 MAX_NAME_CHARACTERS = 100
 MAX_SYNCED_ONE_BY_ONE = 200  # files of a directory; more are flushed by one sync of the machine
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+HashFiles = Callable[[Path, Sequence[str]], dict[str, str]]
+_swept: set[Path] = set()  # folders in which this process has removed what killed writers left
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{32}-.+", re.DOTALL)
 
 
@@ -33,13 +38,27 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def sha256_files(directory: Path, names: Sequence[str]) -> dict[str, str]:
+    """The hashes of files in a directory, by their names."""
+    return {name: sha256_file(directory / name) for name in names}
+
+
 def sync(path: Path) -> None:
     """Flush one file or directory to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_to_read(path)
     try:
-        os.fsync(descriptor)
+        if descriptor is not None:
+            os.fsync(descriptor)
     finally:
-        os.close(descriptor)
+        close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it, so that it is still there after a power cut."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        sync(folder.parent)
 
 
 def write_atomic(path: Path, content: str | bytes) -> None:
@@ -54,18 +73,46 @@ def atomic_output(path: Path) -> Iterator[BinaryIO]:
 
     The folder is made if it is not there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary_name(path)
+    make_folder(path.parent)
+    if path.parent not in _swept:
+        _swept.add(path.parent)
+        remove_leftovers(path.parent)
+    with full_disk_named(path):
+        temporary, stream = new_locked(path, lambda name: name.open("wb"))
+        try:
+            with stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        sync(path.parent)
+
+
+@contextlib.contextmanager
+def full_disk_named(path: Path) -> Iterator[None]:
+    """Say which file could not be written: the system's errors, and those of writers, often do not."""
     try:
-        with temporary.open("wb") as stream:
-            _try_lock(stream.fileno())
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync(path.parent)
+        yield
+    except OSError as error:
+        if error.errno not in _NO_SPACE and (error.errno is not None or "written" not in str(error)):
+            raise
+        raise FullDiskError(
+            f"{path}: could not be written ({error.strerror or error})",
+            fix="free some disk space, or choose another place; what was there is untouched",
+        ) from error
+    except Exception as error:  # of safetensors, which raises an error of its own
+        if not re.search(r"\(os error (27|28|122)\)", str(error)) or isinstance(error, PmpguardError):
+            raise
+        fix = "free some disk space, or choose another place; what was there is untouched"
+        raise FullDiskError(f"{path}: could not be written ({error})", fix=fix) from error
+
+
+def cache_folder(name: str) -> Path:
+    """Where files lie that can be made again: below PMPGUARD_CACHE, or in the user's own cache folder."""
+    own = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("PMPGUARD_CACHE") or Path(own, "pmpguard")) / name
 
 
 def require_writable(folder: Path) -> None:
@@ -126,42 +173,32 @@ def read_json(path: Path) -> Any:
         raise PmpguardError(f"{path}: not valid JSON ({error})") from error
 
 
-def _temporary_name(target: Path) -> Path:
-    return target.with_name(f".tmp-{uuid.uuid4().hex}-{target.name}")
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Lock an open file or directory until it is closed or its process dies; False if another holds it."""
-    import fcntl
-
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def remove_leftovers(parent: Path) -> None:
     """Delete what killed writers left behind in `parent`; what a living one works on is locked and stays."""
+    for replaced in parent.glob(".old-*"):  # whose successor is in place
+        if (parent / replaced.name.removeprefix(".old-")).exists():
+            shutil.rmtree(replaced, ignore_errors=True)
+    if not has_locks():  # nothing tells the dead from the living
+        return
     for leftover in [entry for entry in parent.glob(".tmp-*") if _TEMPORARY.fullmatch(entry.name)]:
         try:
-            descriptor = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW)
+            descriptor = open_to_read(leftover, follow=False)
         except OSError:
             continue
         try:
-            if not _try_lock(descriptor):
+            if not lock(descriptor):
                 continue
             if leftover.is_dir():
                 shutil.rmtree(leftover, ignore_errors=True)
             else:
                 leftover.unlink(missing_ok=True)
         finally:
-            os.close(descriptor)
+            close(descriptor)
 
 
 def discard(path: Path) -> None:
     """Delete a directory so that it is gone at once; if interrupted, the rest is a leftover."""
-    leftover = _temporary_name(path)
+    leftover = temporary_name(path)
     path.rename(leftover)
     shutil.rmtree(leftover)
 
@@ -177,23 +214,31 @@ def new_directory(target: Path) -> Iterator[Path]:
     with _temporary_directory(target) as temporary:
         yield temporary
         _sync_tree(temporary)
+        _put_in_place(temporary, target)
+
+
+def _put_in_place(temporary: Path, target: Path) -> None:
+    try:
         temporary.rename(target)
-        sync(target.parent)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise
+        fix = "two writers were at work; one of them has finished"
+        raise DataError(f"{target}: exists already, since a moment ago", fix=fix) from error
+    sync(target.parent)
 
 
 @contextlib.contextmanager
 def _temporary_directory(target: Path) -> Iterator[Path]:
     """A locked directory beside `target`, gone at the end unless it was renamed; leftovers go first."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     remove_leftovers(target.parent)
-    temporary = _temporary_name(target)
-    temporary.mkdir()
-    descriptor = os.open(temporary, os.O_RDONLY)
+    temporary, descriptor = new_locked(target, made_directory)
     try:
-        _try_lock(descriptor)
-        yield temporary
+        with full_disk_named(target):
+            yield temporary
     finally:
-        os.close(descriptor)
+        close(descriptor)
         shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -207,24 +252,26 @@ def _sync_tree(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def atomic_directory(target: Path) -> Iterator[Path]:
+def atomic_directory(target: Path, hash_files: HashFiles | None = None) -> Iterator[Path]:
     """Yield an empty temporary directory that becomes `target` when the block ends without an error.
 
     An existing `target` is replaced: it is moved aside, the new one is renamed into place, and only then is
     the old one deleted. A reader that finds `target` missing for that instant recovers with
-    `recover_directory`. What killed writers left beside `target` is removed first.
+    `recover_directory`. What killed writers left beside `target` is removed first. `hash_files` takes the
+    place of `sha256_files`, where others help with many or large files.
     """
     recover_directory(target)
+    if target.exists() and not (target / MANIFEST).is_file() and (target.is_file() or any(target.iterdir())):
+        raise DataError(f"{target}: exists, and holds something else", fix="choose a new folder or empty it")
     with _temporary_directory(target) as temporary:
         yield temporary
-        write_manifest(temporary)
+        write_manifest(temporary, hash_files)
         _sync_tree(temporary)
         replaced = target.parent / f".old-{target.name}"
         if target.exists():
             shutil.rmtree(replaced, ignore_errors=True)
             target.rename(replaced)
-        temporary.rename(target)
-        sync(target.parent)
+        _put_in_place(temporary, target)
         shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -235,23 +282,33 @@ def recover_directory(target: Path) -> None:
         replaced.rename(target)
 
 
-def write_manifest(directory: Path) -> None:
+def write_manifest(directory: Path, hash_files: HashFiles | None = None) -> None:
     """Record the SHA-256 of every file below `directory` in its manifest."""
-    hashes = {
-        path.relative_to(directory).as_posix(): sha256_file(path)
+    names = [
+        path.relative_to(directory).as_posix()
         for path in sorted(directory.rglob("*"))
         if path.is_file() and path != directory / MANIFEST
-    }
-    write_json(directory / MANIFEST, {"sha256": hashes})
+    ]
+    write_json(directory / MANIFEST, {"sha256": (hash_files or sha256_files)(directory, names)})
+
+
+def read_manifest(directory: Path) -> dict[str, str]:
+    """The recorded hashes by file. A name that leads out of the directory is an error: files get copied."""
+    path, fix = directory / MANIFEST, "restore it from a copy"
+    content = read_json(path)
+    recorded = content.get("sha256") if isinstance(content, dict) else None
+    if not isinstance(recorded, dict):
+        raise PmpguardError(f"{path}: no list of hashes", fix=fix)
+    for name, digest in recorded.items():
+        parts = PurePosixPath(name).parts
+        if not parts or parts[0] == "/" or ".." in parts or "\0" in name or not isinstance(digest, str):
+            raise PmpguardError(f"{path}: {name!r} is no file of this folder with a hash", fix=fix)
+    return recorded
 
 
 def verify_manifest(directory: Path) -> None:
     """Raise an error naming the first file that is missing or changed, or the manifest if it is damaged."""
-    content = read_json(directory / MANIFEST)
-    recorded = content.get("sha256") if isinstance(content, dict) else None
-    if not isinstance(recorded, dict):
-        raise PmpguardError(f"{directory / MANIFEST}: no list of hashes", fix="restore it from a copy")
-    for name, digest in recorded.items():
+    for name, digest in read_manifest(directory).items():
         path = directory / name
         if not path.is_file():
             raise PmpguardError(f"{path}: listed in {MANIFEST} but missing", fix="restore it from a copy")
@@ -260,13 +317,55 @@ def verify_manifest(directory: Path) -> None:
 
 
 @contextlib.contextmanager
+def new_together(target: Path, *lists: Path) -> Iterator[None]:
+    """Within the block files are written that belong together: first the `lists`, then `target`, all whole.
+
+    None of them may exist. Whoever is killed on the way leaves a mark, and perhaps lists without their
+    target: the next writer of the same target removes them and begins again. A second writer at the same
+    time is refused.
+    """
+    make_folder(target.parent)
+    remove_leftovers(target.parent)
+    mark = target.with_name(f".writing-{target.name}")
+    with mark.open("a") as stream:
+        is_ours = lock(stream.fileno()) and is_there(mark, stream.fileno())
+        if not is_ours:
+            raise DataError(f"{target} is being written by another process", fix="wait for it to finish")
+        if mark.stat().st_size:  # of one that was killed: none of these was there when it began
+            for path in (target, *lists):
+                _remove(path)
+        for path in (target, *lists):
+            if path.exists() and (path.is_file() or any(path.iterdir())):
+                mark.unlink()
+                raise DataError(f"{path}: exists already", fix="choose a new name or remove it first")
+        stream.write("from here on\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+        sync(target.parent)
+        try:
+            yield
+        except BaseException:
+            for path in (target, *lists):
+                _remove(path)
+            mark.unlink()
+            raise
+        mark.unlink()
+        sync(target.parent)  # back after a power cut, it would make the next writer remove what is whole
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def writer_lock(directory: Path) -> Iterator[None]:
     """Hold the directory's only writing right; a second writer is refused, a dead one's is taken over."""
-    import fcntl
-
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory)
     with (directory / ".lock").open("a+") as stream:
-        if not _try_lock(stream.fileno()):
+        if not lock(stream.fileno()):
             stream.seek(0)
             raise PmpguardError(
                 f"{directory} is being written by process {stream.read().strip() or 'unknown'}",
@@ -279,4 +378,4 @@ def writer_lock(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(stream, fcntl.LOCK_UN)  # at once, even if a forked child still has the file open
+            unlock(stream.fileno())
