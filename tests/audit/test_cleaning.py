@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 
 import pytest
 
@@ -170,3 +171,14 @@ def test_a_mistyped_path_of_decisions_is_named(tmp_path):
 def test_bad_decisions_are_refused(tmp_path, content, said):
     with pytest.raises(DataError, match=said):
         read_decisions(decisions_file(tmp_path, content), "ff", ["a", "b"])
+
+
+@pytest.mark.parametrize("policy", ["drop", "rematch", "weight"])
+def test_what_cannot_be_read_is_dropped_under_every_policy(policy):
+    damaged = AuditRow(
+        "e", "e.png", "never judged", "train", "", math.nan, False, 5, {}, issues=("unreadable",)
+    )
+    cleaned = clean_pairs(table(), [*rows(), damaged], policy)
+    assert "e" not in cleaned.table.column("pair_id") and cleaned.counts["dropped, cannot be read"] == 1
+    kept = clean_pairs(table(), [*rows(), damaged], policy, {"e": Decision("keep")})
+    assert "e" in kept.table.column("pair_id")  # a reviewer's word goes before

@@ -300,7 +300,10 @@ def test_the_scripts_never_write_markup():
         assert word not in page
     web = Path(write_report.__code__.co_filename).parents[1] / "web"
     assert {path.name for path in (web / "report").glob("*.js")} == set(SCRIPTS)
-    assert {path.name for path in (web / "shared").iterdir()} == set(SHARED)
+    assert {path.name for path in (web / "shared").iterdir()} == {
+        *SHARED,
+        "coastline.js",
+    }  # of the search page's map
     assert all(path.read_text().count("\n") <= 400 for path in web.rglob("*.*"))
 
 
@@ -324,3 +327,18 @@ def test_the_truth_stands_beside_the_verdicts_where_it_is_known(tmp_path):
     assert data_of(write_report(tmp_path, rows, SUMMARY, plain))["truth"] is None
     with pytest.raises(DataError, match="pair 'p2': its truth is missing"):
         write_report(tmp_path, rows, SUMMARY, plain, truth={"p1": truth["p1"]})
+
+
+def test_the_page_shows_the_worst_pairs_and_says_how_many_more_there_are(tmp_path):
+    asked = []
+
+    def load(name: str) -> Image.Image:
+        asked.append(name)
+        return plain(name)
+
+    rows = [pair(rank) for rank in (4, 1, 5, 2, 3)]
+    data = data_of(write_report(tmp_path, rows, SUMMARY, load, most=3))
+    assert data["pairs"] == [pair(rank).pair_id for rank in (1, 2, 3)] and len(asked) == 3
+    assert data["summary"]["warnings"][-1].startswith("2 less suspicious pairs are not on this page")
+    assert "issues.parquet" in data["summary"]["warnings"][-1]
+    assert data_of(write_report(tmp_path, rows, SUMMARY, plain))["summary"]["warnings"] == []

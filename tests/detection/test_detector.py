@@ -254,3 +254,15 @@ def test_what_is_approximate_is_said() -> None:
     found = NoiseDetector(bootstrap=0, exact_up_to=200).fit(given.texts, given.images)
     assert any("exact neighbours" in said for said in found.left_out)
     assert auroc(-found.p_match, given.is_mismatched) > 0.9
+
+
+def test_a_detector_shows_itself_in_a_few_lines():
+    assert repr(NoiseDetector()) == "NoiseDetector(rounds=3, seed=0), not fitted"
+    draw = np.random.default_rng(0)
+    scenes = draw.normal(size=(300, 8))
+    fitted = NoiseDetector(bootstrap=0).fit(
+        scenes @ draw.normal(size=(8, 12)), scenes @ draw.normal(size=(8, 20))
+    )
+    text = repr(fitted)
+    assert text.startswith("NoiseDetector of 300 pairs") and "left out: similarity" in text
+    assert len(text.splitlines()) < 8

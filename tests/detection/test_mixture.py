@@ -7,7 +7,12 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from sklearn.mixture import GaussianMixture
 
-from pmpguard.detection.mixture import chance_levels, fit_match_mixture, fit_with_known_rate
+from pmpguard.detection.mixture import (
+    chance_levels,
+    fit_match_mixture,
+    fit_with_known_rate,
+    labels_worth,
+)
 from pmpguard.errors import DataError
 
 RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -208,3 +213,21 @@ def test_a_known_rate_below_the_plain_estimate_moves_nothing() -> None:
     scores, fresh = draw.normal(4, 1, 2_000), draw.normal(0, 1, 20_000)
     mixture, shift = fit_with_known_rate(scores, fresh, 0.0)
     assert shift == 0 and mixture.mismatch_rate < 0.02
+
+
+def test_labels_worth_is_the_curvature_of_the_log_likelihood() -> None:
+    draw = np.random.default_rng(0)
+    right, wrong = draw.uniform(0.1, 3, 400), draw.uniform(0.1, 3, 400)  # densities of each score under both
+    share = 0.3
+    for _ in range(200):  # the share that is likeliest
+        p_match = share * right / (share * right + (1 - share) * wrong)
+        share = p_match.mean()
+
+    def log_likelihood(of: float) -> float:
+        return float(np.log(of * right + (1 - of) * wrong).sum())
+
+    step = 1e-4
+    curvature = (
+        log_likelihood(share + step) - 2 * log_likelihood(share) + log_likelihood(share - step)
+    ) / step**2
+    assert labels_worth(p_match) == pytest.approx(-curvature * share * (1 - share), rel=1e-3)

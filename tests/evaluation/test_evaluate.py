@@ -123,7 +123,8 @@ def test_the_report_says_what_was_done(retriever: Retriever, gallery: Gallery) -
     assert (
         "the 3 nearest by pooled vectors" in text and "GB peak" in text and f"{low:.2f} to {high:.2f}" in text
     )
-    assert "equal captions" in text
+    assert "equal captions" in text and "R@K: % of queries" in text
+    assert "among 14 images recalls are high by themselves" in text
     quiet = evaluate_retriever(retriever, gallery, split="val", bootstrap=0)
     assert "all pairs" in quiet.as_text() and "resampled" not in quiet.as_text()
     assert quiet.as_dict()["intervals"] == {}

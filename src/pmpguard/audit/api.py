@@ -6,7 +6,7 @@ import html
 import logging
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from pmpguard.audit.audit import AuditConfig, JudgedPairs, choose_splits, judge_pairs, write_audit
 from pmpguard.audit.cleaning import Decision, Policy, clean_pairs
 from pmpguard.audit.crossfit import CrossfitConfig
-from pmpguard.audit.given_data import is_columnar, pairs_of_columns
+from pmpguard.audit.given_data import holds_pairs, pairs_of_data
 from pmpguard.audit.issues import issue_summary, issues_table, select_issues
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, AuditSummary
@@ -29,6 +29,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import writer_lock
 from pmpguard.models.retriever import Retriever
+from pmpguard.remote import as_path, is_remote
 from pmpguard.training.outside_judge import Judge, read_judge
 
 log = logging.getLogger("pmpguard")
@@ -60,7 +61,7 @@ class Audit:
         return select_issues(self.issues, kind)
 
     @property
-    def rows(self) -> list[AuditRow]:
+    def rows(self) -> Sequence[AuditRow]:
         """The same as objects."""
         return self.judged.rows
 
@@ -160,7 +161,8 @@ def audit(
     """Judge every pair of a dataset: which are mismatched, how many, and what would fit better.
 
     Args:
-        data: a path in any known format, a PairTable, a data frame or a `datasets.Dataset`.
+        data: a path in any known format, a PairTable, a data frame, a `datasets.Dataset` (also streamed, also
+            a dict of splits), or samples by number, as data sets of torchgeo and torch give them.
         texts: embeddings to judge by, a row for each different caption in order of appearance, or one for
             each pair. The encoders may be any two, of different dimensions.
         images: the same of the images; texts and images come together.
@@ -183,10 +185,10 @@ def audit(
         raise ConfigError("texts or images are missing", fix="give the embeddings of both")
     if texts is not None and model is not None:
         raise ConfigError("a model and embeddings were given", fix="give one of the two")
-    written = tempfile.TemporaryDirectory(prefix="pmpguard-") if is_columnar(data) else None
+    written = tempfile.TemporaryDirectory(prefix="pmpguard-") if holds_pairs(data) else None
     stored: ClipEmbeddings | None = None
-    if written is not None and not isinstance(data, PairTable):
-        table = pairs_of_columns(data, columns, None if root is None else Path(root), Path(written.name))
+    if written is not None:
+        table = pairs_of_data(data, columns, None if root is None else Path(root), Path(written.name))
     else:
         table, stored = _read(data, columns, None if root is None else Path(root), format)
     judged_by: Judge | None = stored if texts is None and model is None else None
@@ -215,18 +217,16 @@ def _read(
 ) -> tuple[PairTable, ClipEmbeddings | None]:
     """The pairs of a path or a table, and the embeddings where the path holds nothing else."""
     if isinstance(data, PairTable):
-        return (data if root is None else PairTable(data.arrow, root, data.name)), None
+        return (data if root is None else replace(data, root=root)), None
     if not isinstance(data, str | Path):
         raise DataError(
             f"data is a {type(data).__name__}",
-            fix="give a path, a PairTable, a data frame or a datasets.Dataset",
+            fix="give a path, a PairTable, a data frame, a datasets.Dataset, or samples that are dicts",
         )
-    path = Path(data)
-    if path.is_dir() and holds_embeddings_only(path):
+    path = as_path(data)
+    if holds_embeddings_only(path):
         stored = read_clip_embeddings(path)
-        return (
-            stored.table if root is None else PairTable(stored.table.arrow, root, stored.table.name)
-        ), stored
+        return (stored.table if root is None else replace(stored.table, root=root)), stored
     return read_pairs(path, columns, format=format, images=root), None
 
 
@@ -257,7 +257,9 @@ def _of_distinct(
 
 def holds_embeddings_only(dataset: Path) -> bool:
     """Whether a folder has embeddings but no annotations beside them."""
-    return is_clip_folder(dataset) and not group_by_format(sorted(dataset.iterdir()))
+    if not is_clip_folder(dataset):
+        return False
+    return is_remote(dataset) or not group_by_format(sorted(dataset.iterdir()))
 
 
 def _named(judge: Retriever | ClipEmbeddings | None, model: Retriever | str | Path | None) -> str:

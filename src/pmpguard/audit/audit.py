@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from PIL import Image
 
@@ -29,19 +30,21 @@ from pmpguard.audit.judging import (
     unknown_words,
 )
 from pmpguard.audit.quick import judged_quickly
-from pmpguard.audit.report import write_report
+from pmpguard.audit.report import REPORT_PAIRS, write_report
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import AuditRow, AuditSummary
 from pmpguard.audit.scan import image_sets, look, unread_pairs, usable_rows
 from pmpguard.audit.sprites import LoadThumbnail
 from pmpguard.data.formats.embeddings import ClipEmbeddings, match_pairs, read_clip_embeddings
 from pmpguard.data.images.decode import ImageError, load_pair_image
-from pmpguard.data.images.sources import open_images
-from pmpguard.data.pairs import PairTable, image_label_codes
+from pmpguard.data.images.framing import Framing
+from pmpguard.data.images.sources import ImageSource, open_images
+from pmpguard.data.pairs import PairTable, codes, image_label_codes
 from pmpguard.detection.detector import NoiseDetector
 from pmpguard.detection.evidence.similarity import Measure
 from pmpguard.detection.outside_judge import JUDGE
 from pmpguard.device import pick_device
+from pmpguard.engine.parts import ALONE, Engine
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import writer_lock
 from pmpguard.models.retriever import Retriever
@@ -63,6 +66,7 @@ class AuditConfig:
         bootstrap: resamples for the interval of the mismatch rate.
         crossfit: how judges are trained where no model is given.
         quick: train no judges; pretrained encoders tell what they know.
+        report_pairs: so many of the most suspicious pairs are on the page; all stand in issues.parquet.
     """
 
     splits: tuple[str, ...] | None = None
@@ -71,9 +75,10 @@ class AuditConfig:
     bootstrap: int = 100
     crossfit: CrossfitConfig = field(default_factory=CrossfitConfig)
     quick: bool = False
+    report_pairs: int = REPORT_PAIRS
 
     def __post_init__(self) -> None:
-        for name in ("proposals", "heat_maps", "bootstrap"):
+        for name in ("proposals", "heat_maps", "bootstrap", "report_pairs"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}: {getattr(self, name)} is negative", fix="0 for none, or more")
 
@@ -83,7 +88,7 @@ class JudgedPairs:
     """What was found, before anything is written; `unjudged` counts pairs left out, by reason."""
 
     pairs: PairTable
-    rows: list[AuditRow]
+    rows: Sequence[AuditRow]
     summary: AuditSummary
     unjudged: dict[str, int]
 
@@ -92,7 +97,7 @@ class JudgedPairs:
 class AuditOutcome:
     """What was found and written; `unjudged` counts pairs left out, by reason."""
 
-    rows: list[AuditRow]
+    rows: Sequence[AuditRow]
     summary: AuditSummary
     unjudged: dict[str, int]
     page: Path
@@ -107,12 +112,14 @@ def audit_dataset(
     embeddings: Path | None = None,
     judge: Path | None = None,
     tell: Callable[[str], None] = log.info,
+    engine: Engine = ALONE,
 ) -> AuditOutcome:
     """Judge the pairs of a table and write the report folder `out`.
 
     `model` is a model folder that judges; `embeddings` a folder as clip-retrieval writes it. Without either,
     judges are trained on the dataset itself, each on other images than it judges. `judge`, embeddings or a
-    model, adds one more kind of evidence to any of these. `tell` is told each step.
+    model, adds one more kind of evidence to any of these. `tell` is told each step. The engine's workers
+    share the look at the images and, where `quick`, the encoding.
     """
     config = config or AuditConfig()
     if model is not None and embeddings is not None:
@@ -130,10 +137,10 @@ def audit_dataset(
         if (out / SUMMARY).is_file():
             tell(f"the earlier report in {out} will be replaced")
         judged = judge_pairs(
-            chosen, config, stored or retriever, name, out / "folds", table.fingerprint, tell, outside
+            chosen, config, stored or retriever, name, out / "folds", table.fingerprint, tell, outside, engine
         )
         tell(f"writing the report to {out}")
-        page = write_audit(out, table, judged)
+        page = write_audit(out, table, judged, config.report_pairs)
     return AuditOutcome(judged.rows, judged.summary, judged.unjudged, page)
 
 
@@ -146,13 +153,14 @@ def judge_pairs(
     fingerprint: str,
     tell: Callable[[str], None] = log.info,
     outside: Judge | None = None,
+    engine: Engine = ALONE,
 ) -> JudgedPairs:
     """Judge pairs by a model, by embeddings (`name` says which), or by judges trained in `folds`.
 
     `fingerprint` is that of the whole dataset; `outside` is one more judge, beside those.
     """
     stored = judge if isinstance(judge, ClipEmbeddings) else None
-    looked = None if stored is not None else look(chosen, tell)
+    looked = None if stored is not None else look(chosen, tell, engine)
     usable, unjudged = usable_rows(chosen, () if looked is None else looked.unreadable)
     if stored is not None:
         matched = match_pairs(chosen, stored.table)
@@ -177,7 +185,7 @@ def judge_pairs(
         duplicates = image_sets(judged, () if looked is None else looked.duplicates)
         if config.quick:
             tell(f"looking at {len(judged):,} pairs with pretrained encoders")
-            parts, name = judged_by_encoders(judged, config, duplicates, warnings, more)
+            parts, name = judged_by_encoders(judged, config, duplicates, warnings, more, engine)
         else:
             parts, name, before = judged_by_folds(judged, folds, config, duplicates, warnings, tell, more)
     tell(f"weighing the evidence on {len(judged):,} pairs")
@@ -187,8 +195,8 @@ def judge_pairs(
     )  # fmt: skip
     sets = None if looked is None else image_sets(judged, looked.duplicates)
     issues = find_issues(judged, np.flatnonzero(usable), parts, verdicts, before, sets)
-    rows = rows_with_issues(judged, issues, rows)
-    rows += unread_pairs(chosen, () if looked is None else looked.unreadable, len(rows))
+    unread = unread_pairs(chosen, () if looked is None else looked.unreadable, len(rows))
+    rows = rows_with_issues(judged, issues, rows, unread)
     if len(judged.first_rows) == len(judged):
         warnings.append("every image has one caption: agreement among captions could not be counted")
     summary = AuditSummary(
@@ -203,18 +211,18 @@ def judge_pairs(
         warnings=(*warnings, *verdicts.warnings),
         model=name if outside is None else f"{name}, and a judge from outside",
         dataset=fingerprint,
-        issues=issue_counts(rows, issues),
+        issues=issue_counts(issues, len(unread)),
     )
     return JudgedPairs(judged, rows, summary, {why: count for why, count in unjudged.items() if count})
 
 
-def write_audit(out: Path, table: PairTable, judged: JudgedPairs) -> Path:
+def write_audit(out: Path, table: PairTable, judged: JudgedPairs, report_pairs: int = REPORT_PAIRS) -> Path:
     """Write the report on a table into the folder `out`, which the caller has locked; its page."""
     out.mkdir(parents=True, exist_ok=True)
     (out / SUMMARY).unlink(missing_ok=True)  # of an earlier report, which is whole up to here
     table.write_parquet(out / PAIRS)
     write_issues(out / ISSUES, judged.rows)
-    page = write_report(out, judged.rows, judged.summary, thumbnail_loader(table))
+    page = write_report(out, judged.rows, judged.summary, thumbnail_loader(table), most=report_pairs)
     write_summary(out / SUMMARY, judged.summary)  # last: an audit with a summary is whole
     return page
 
@@ -280,9 +288,10 @@ def judged_by_encoders(
     duplicates: Sequence[Sequence[int]],
     warnings: list[str],
     more: Mapping[str, Measure] | None = None,
+    engine: Engine = ALONE,
 ) -> tuple[list[JudgedPart], str]:
     """Judge by what pretrained encoders know, without training."""
-    part, retriever = judged_quickly(table, config.crossfit, duplicates, more=more)
+    part, retriever = judged_quickly(table, config.crossfit, duplicates, more=more, engine=engine)
     warnings += language_warnings(retriever, table)
     model = retriever.config
     return [part], f"what pretrained encoders know, {model.vision} + {model.text}, without training"
@@ -298,7 +307,7 @@ def judged_by_given(
     device = pick_device(config.crossfit.device)
     retriever = retriever.to(device).eval()
     warnings += language_warnings(retriever, table)
-    images = open_images(table, retriever.config.image_size, device)
+    images = open_images(table, retriever.config.image_size, device, framing=retriever.framing)
     rows = np.arange(len(table))
     return [judged_by_model(retriever, table, rows, images, seed=config.crossfit.seed, outside=more)]
 
@@ -325,7 +334,11 @@ def outside_evidence(judge: Judge | None, table: PairTable, device: torch.device
     """What a judge from outside says of any pair of the table."""
     if judge is None:
         return {}
-    opened = judge_vectors(judge, table, lambda size: open_images(table, size, device), device)
+
+    def opened_images(size: int, framing: Framing) -> ImageSource:
+        return open_images(table, size, device, framing=framing)
+
+    opened = judge_vectors(judge, table, opened_images, device)
     return {JUDGE: opened.measure()}
 
 
@@ -361,7 +374,9 @@ def language_warnings(retriever: Retriever, table: PairTable) -> list[str]:
 
 def thumbnail_loader(table: PairTable) -> LoadThumbnail:
     """Images by the name in the `image` column, None where one cannot be read."""
-    row_of = {name: row for row, name in reversed(list(enumerate(table.column("image"))))}
+    names = table.arrow["image"]
+    firsts = np.unique(codes(names), return_index=True)[1]
+    row_of = dict(zip(names.take(pa.array(firsts)).to_pylist(), firsts.tolist(), strict=True))
 
     def load(name: str) -> Image.Image | None:
         try:

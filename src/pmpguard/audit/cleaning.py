@@ -19,17 +19,21 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
+from pmpguard.audit.label_studio import decisions_of_tasks
 from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, Proposal
+from pmpguard.data.pair_rows import checked_caption
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import normalise_caption
 from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.files import read_json, write_atomic
+from pmpguard.safe_text import one_line, spreadsheet_text
 
 Policy = Literal["drop", "rematch", "weight"]
 ACTIONS = ("keep", "drop", "accept", "edit")
 KEPT, DROPPED, REMATCHED, WEIGHTED = "kept", "dropped", "rematched", "weighted"
 NOT_JUDGED, REVIEWED_KEPT, REVIEWED_DROPPED = "not judged", "kept by reviewer", "dropped by reviewer"
 MOVED = "moved back"
+UNREADABLE = "dropped, cannot be read"
 ACCEPTED, EDITED = "proposal accepted by reviewer", "edited by reviewer"
 
 
@@ -63,13 +67,15 @@ class CleanedPairs:
 
 
 def read_decisions(path: Path, fingerprint: str, pair_ids: Sequence[str]) -> dict[str, Decision]:
-    """The decisions saved from a report's page; refused when they are about another dataset."""
+    """The decisions saved from a report's page, or exported from Label Studio; of this dataset only."""
     if not path.is_file():
         raise DataError(f"{path}: file not found", fix="check the path")
     try:
         content = read_json(path)
     except PmpguardError as error:
         raise DataError(error.message, fix="save the decisions again from the report's page") from error
+    if isinstance(content, list):
+        content = decisions_of_tasks(content, str(path), fingerprint)
     if not isinstance(content, dict) or not isinstance(content.get("decisions"), dict):
         raise DataError(f"{path}: no decisions in it", fix="save them from the report's page")
     if content.get("dataset") != fingerprint:
@@ -91,6 +97,8 @@ def _decision(where: str, pair: str, value: Any, known: set[str]) -> Decision:
     caption = value.get("caption")
     if caption is not None and not isinstance(caption, str):
         raise DataError(f"{where}: caption is not text")
+    if caption is not None and action in ("accept", "edit"):
+        checked_caption(caption, where)
     if action == "edit" and not normalise_caption(caption or ""):
         raise DataError(f"{where}: edited, but there is no caption", fix="write one, or drop the pair")
     return Decision(action, caption)
@@ -109,7 +117,8 @@ def clean_pairs(
     `rematch` replaces a wrong caption by the best proposal that its image has not got yet, if that is
     `min_probability` sure or more, and else drops the pair. Captions of a shifted run go back to their images
     under `rematch`, and images that no caption is left for are dropped; under `drop` the whole run is. Pairs
-    that were not judged stay.
+    whose image or caption cannot be read are dropped under every policy, since nothing can be trained on
+    them. Other pairs that were not judged stay.
     """
     if policy not in get_args(Policy):
         raise ConfigError(f"policy {policy!r} is not known", fix=f"one of {', '.join(get_args(Policy))}")
@@ -161,8 +170,10 @@ def _reviewed(pair: str, caption: str, row: AuditRow | None, decision: Decision)
     proposals = row.proposals if row is not None else ()
     if decision.action == "edit":
         return Change(EDITED, normalise_caption(decision.caption or ""))
-    chosen = decision.caption or (proposals[0].caption if proposals else None)
-    if chosen is None:
+    chosen = decision.caption or (proposals[0].caption if proposals else "")
+    if all(one.caption != chosen for one in proposals):
+        chosen = normalise_caption(chosen)
+    if not chosen:
         raise DataError(f"pair {pair!r}: a proposal was accepted, but there is none", fix="edit the pair")
     source = next((one.source_pair for one in proposals if one.caption == chosen), "")
     return Change(ACCEPTED, chosen, source)
@@ -175,6 +186,8 @@ def _by_policy(
     offers: Sequence[Proposal],
     min_probability: float,
 ) -> Change:
+    if row is not None and "unreadable" in row.issues:
+        return Change(UNREADABLE, None)
     if row is None or math.isnan(row.p_match):
         return Change(NOT_JUDGED, caption)
     if policy == "weight":
@@ -234,11 +247,12 @@ def write_difference(target: Path, table: PairTable, cleaned: CleanedPairs) -> t
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(("pair_id", "image", "change", "before", "after", "source_pair"))
     for pair, image, change, before in rows:
-        writer.writerow((pair, image, change.provenance, before, change.caption or "", change.source_pair))
-    lines = [f"{table.name}: {len(table):,} pairs before, {len(cleaned.table):,} after"]
+        cells = (pair, image, change.provenance, before, change.caption or "", change.source_pair)
+        writer.writerow(map(spreadsheet_text, cells))
+    lines = [f"{one_line(table.name)}: {len(table):,} pairs before, {len(cleaned.table):,} after"]
     lines += [f"  {provenance}: {count:,}" for provenance, count in cleaned.counts.items()]
     for pair, image, change, before in rows:
-        lines += ["", f"{pair} ({image}): {change.provenance}", f"- {before}"]
+        lines += ["", f"{one_line(pair)} ({one_line(image)}): {change.provenance}", f"- {before}"]
         if change.caption is not None and change.caption != before:
             lines.append(
                 f"+ {change.caption}" + (f"   (from {change.source_pair})" if change.source_pair else "")

@@ -10,12 +10,13 @@ import importlib.util
 import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pmpguard.audit.folds import Codes, split_images, training_images
 from pmpguard.config import fingerprint, to_dict
@@ -33,9 +34,11 @@ from pmpguard.models.encoders.image import EncoderOptions
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import OptimiserConfig, TrainConfig
 from pmpguard.training.encode import Split
+from pmpguard.training.estimate import training_estimate
 from pmpguard.training.feature_cache import cache_images, can_cache
 from pmpguard.training.loader import ImageInputs
 from pmpguard.training.loop import TrainingData, train
+from pmpguard.training.stored_features import Storage
 
 log = logging.getLogger("pmpguard")
 
@@ -52,14 +55,14 @@ class CrossfitConfig:
     """How an audit trains its own judges.
 
     Args:
-        folds: how many judges; each pair is judged by the one that was trained without its image.
+        folds: number of judges; each pair is judged by the one that was trained without its image.
         encoders: frozen pretrained ones ("light", needs the extra "weights"), "tiny" ones trained from
             scratch, or "auto", which takes light ones where they are installed.
-        image_size: pixels a image is resized to; by default what suits the encoders.
+        image_size: height and width in pixels of images; by default what suits the encoders.
         epochs: passes over the pairs; by default what suits their number.
         method: how the judges are trained; methods other than "pmpguard" are for comparison.
-        seed: of folds and training.
-        device: "auto", "cpu" or "cuda".
+        seed: seed of folds and training.
+        device: where to train: "auto", "cpu" or "cuda".
     """
 
     folds: int = 3
@@ -121,8 +124,13 @@ def fold_judges(
     settings = training_settings(of_images(table, training_images(fold, 0, config.seed)[0]), config)
     device, size = pick_device(settings.device), settings.model.image_size
     if pixels is None:
-        pixels = open_images(table, size, device)
+        pixels = open_images(table, size, device, framing=settings.model.framing)
+    storage = Storage(settings.cache_images, settings.cache_images_gb)
     before = None
+    if not any((out / f"fold-{each + 1}" / _STATE).is_file() for each in range(config.folds)):
+        most = replace(settings, epochs=max(1, round(settings.epochs * (1 - 1 / config.folds))))
+        needs = training_estimate(table, pixels, most, config.folds)
+        tell(f"training {config.folds} judges takes {needs} here; --quick trains none")
     for judged in range(config.folds):
         codes = np.flatnonzero(fold == judged)
         if not len(codes):
@@ -137,12 +145,11 @@ def fold_judges(
         retriever = _trained(table, run, images_used, settings, pixels, tell)
         seen: ImageInputs = ImageSubset(pixels, codes)
         if can_cache(retriever, settings.augmentation):
-            seen = cache_images(
-                retriever, ImageSubset(pixels, codes), settings.batch_size, device, settings.precision
-            )
+            batch, precision = settings.batch_size, settings.precision
+            seen = cache_images(retriever, ImageSubset(pixels, codes), batch, device, precision, storage)
             if before is None:
                 whole = Split.cached(
-                    table, pixels, retriever, batch=settings.batch_size, precision=settings.precision
+                    table, pixels, retriever, batch=batch, precision=precision, storage=storage
                 )
                 before = judge_training_free(whole, retriever, settings.seed, duplicates, more)
         yield FoldJudge(retriever, rows, seen, before)
@@ -155,12 +162,15 @@ def judge_training_free(
     duplicates: Sequence[Sequence[int]],
     more: Mapping[str, Measure] | None = None,
     bootstrap: int = 0,
+    features: tuple[Tensor, Tensor] | None = None,
 ) -> NoiseDetector:
-    """Judge a whole table by what frozen encoders know; images of `duplicates` do not judge each other."""
+    """Judge a whole table by what frozen encoders know; images of `duplicates` do not judge each other.
+
+    `features` are those of the captions and images, where they have been encoded already.
+    """
     table = whole.table
-    features = whole.pooled_features(retriever)
     return NoiseDetector(bootstrap=bootstrap, seed=seed).fit(
-        *features,
+        *(features or whole.pooled_features(retriever)),
         table.caption_codes,
         table.image_codes,
         more=more,

@@ -1,64 +1,115 @@
-"""Pairs that are in memory already, a data frame or a `datasets.Dataset`, as a PairTable.
+"""Pairs that are in memory already, as a PairTable: data frames, `datasets`, and data sets of samples.
 
-Neither library is imported: a frame has `columns`, a dataset `column_names`, and both give a column by name.
-Images that are no files are written to a folder, one file for each different content.
+No library is imported. A frame has `columns` and gives one by name. A dataset of Hugging Face has `features`
+and gives row after row, also where it is streamed. Others, as torchgeo's and torch's, have a length and give
+a dict by number, with an image as an array or a tensor of bands. Images that are no files are written to a
+folder, one file for each different content.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pmpguard.data.column_names import CAPTION_NAMES, IMAGE_NAMES, STANDARD, ColumnNames, Columns
-from pmpguard.data.pair_rows import PairRows
-from pmpguard.data.pairs import PairTable
-from pmpguard.errors import ConfigError, DataError
+import numpy as np
+from PIL import Image
 
-SEVERAL_CAPTIONS = ("captions", "sentences", "texts")
+from pmpguard.data.column_names import ColumnNames, Columns
+from pmpguard.data.images.decode import from_bands
+from pmpguard.data.pair_rows import PairRows, add_record
+from pmpguard.data.pairs import PairTable
+from pmpguard.errors import DataError
+
 NAME = "pairs"
 
 
-def is_columnar(data: Any) -> bool:
-    """Whether something has named columns."""
-    return hasattr(data, "column_names") or hasattr(data, "columns")
+def holds_pairs(data: Any) -> bool:
+    """Whether something is a frame, a dataset, a dict of them by split, or gives samples by number."""
+    if isinstance(data, str | bytes | Path | PairTable):
+        return False
+    if isinstance(data, Mapping):
+        return bool(data) and all(isinstance(name, str) and holds_pairs(part) for name, part in data.items())
+    return hasattr(data, "columns") or _gives_rows(data) or _gives_samples(data)
 
 
-def pairs_of_columns(data: Any, columns: str | Columns | None, root: Path | None, written: Path) -> PairTable:
-    """The pairs of a frame or a dataset.
+def _gives_rows(data: Any) -> bool:
+    return hasattr(data, "column_names") or hasattr(data, "features")
 
-    `columns` names the columns of "image" and "caption" where they are not the usual ones; `root` is the
-    folder that image names are relative to; `written` takes images that are no files.
+
+def _gives_samples(data: Any) -> bool:
+    return hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, np.ndarray)
+
+
+def pairs_of_data(data: Any, columns: str | Columns | None, root: Path | None, written: Path) -> PairTable:
+    """The pairs of a frame or a dataset, or of a dict of them by split.
+
+    `columns` names columns that have unusual names; `root` is the folder that image names are relative to;
+    `written` takes images that are no files.
     """
-    names = list(data.column_names if hasattr(data, "column_names") else data.columns)
-    given = {name: "+".join(chosen) for name, chosen in ColumnNames.of(columns).given}
-    image = _column("image", IMAGE_NAMES, names, given)
-    caption = _column("caption", (*CAPTION_NAMES, *SEVERAL_CAPTIONS), names, given)
-    data = _undecoded(data, image)
-    values = {name: list(data[name]) for name in names}
-    rows = PairRows(Path(NAME))
-    extra = [name for name in names if name not in (image, caption, *STANDARD)]
-    for number, (shown, captions) in enumerate(zip(values[image], values[caption], strict=True)):
-        where = f"row {number}"
-        several = not isinstance(captions, str) and hasattr(captions, "__iter__")
-        known = {name: _plain(values[name][number]) for name in STANDARD if name in values}
-        path = image_path(shown, written, where)
-        for sentence in captions if several else [captions]:
-            rows.add(
-                where,
-                path,
-                sentence,
-                known.get("split") or "train",
-                pair_id=None if several else known.get("pair_id"),
-                image_id=known.get("image_id"),
-                label=known.get("label"),
-                extra={name: _plain(values[name][number]) for name in extra},
-            )
+    names, rows = ColumnNames.of(columns), PairRows(Path(NAME))
+    for split, part in data.items() if isinstance(data, Mapping) else [("train", data)]:
+        classes = _class_names(part)
+        for number, record in enumerate(_records(part, names)):
+            where = f"{split} row {number}" if isinstance(data, Mapping) else f"row {number}"
+            image = names.find(list(record), where).image
+            plain = {name: _plain(value) for name, value in record.items() if name != image}
+            plain |= {name: _named(plain[name], known) for name, known in classes.items() if name in plain}
+            plain[image] = image_path(record[image], written, where)
+            add_record(rows, where, plain, "val" if split == "validation" else split, names)
     if root is None and any(written.glob("*")):
         root = written
-    return rows.build(Path.cwd(), root, NAME)
+    # Whoever holds the names in memory has chosen the files.
+    return replace(rows.build(Path.cwd(), root, NAME), allow_outside=True)
+
+
+def _records(data: Any, names: ColumnNames) -> Iterator[Mapping[str, Any]]:
+    """Row after row as named values."""
+    if hasattr(data, "features") and hasattr(type(data), "__iter__"):
+        yield from _undecoded(data, names)
+    elif hasattr(data, "columns") or hasattr(data, "column_names"):
+        listed = list(data.column_names if hasattr(data, "column_names") else data.columns)
+        for values in zip(*(list(data[name]) for name in listed), strict=True):
+            yield dict(zip(map(str, listed), values, strict=True))
+    else:
+        for number in range(len(data)):
+            sample = data[number]
+            if not isinstance(sample, Mapping):
+                raise DataError(
+                    f"row {number}: a sample is a {type(sample).__name__}",
+                    fix="give a dict with image and caption for each sample, or a path",
+                )
+            yield sample
+
+
+def _undecoded(data: Any, names: ColumnNames) -> Any:
+    """A dataset whose images stay bytes or paths: decoding and writing them again would change them."""
+    features = data.features
+    if features is None:  # of a stream that was mapped, known from its first row on
+        stream = iter(data)
+        first = next(stream, None)
+        return stream if first is None else itertools.chain([first], stream)
+    image = names.find(list(features), "columns").image
+    kind: Any = type(features[image])
+    return data.cast_column(image, kind(decode=False)) if kind.__name__ == "Image" else data
+
+
+def _class_names(data: Any) -> dict[str, list[str]]:
+    """The names of numbered classes, by column: of `datasets`, or of data sets with a list `classes`."""
+    features = getattr(data, "features", None) or {}
+    named = {column: list(kind.names) for column, kind in dict(features).items() if hasattr(kind, "int2str")}
+    classes = getattr(data, "classes", None)
+    if isinstance(classes, list | tuple) and not named:
+        named["label"] = [str(each) for each in classes]
+    return named
+
+
+def _named(value: Any, classes: list[str]) -> Any:
+    return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else value
 
 
 def image_path(image: Any, written: Path, where: str) -> str:
@@ -69,6 +120,10 @@ def image_path(image: Any, written: Path, where: str) -> str:
         return str(image["path"])
     if isinstance(image, Mapping):  # as `datasets` and parquet store images
         image = image.get("bytes")
+    if hasattr(image, "detach"):  # of torch
+        image = image.detach().cpu().numpy()
+    if isinstance(image, np.ndarray):
+        image = _picture(image, where)
     if isinstance(image, bytes | bytearray):
         content, ending = bytes(image), "image"
     elif hasattr(image, "save") and hasattr(image, "convert"):  # of PIL
@@ -78,7 +133,7 @@ def image_path(image: Any, written: Path, where: str) -> str:
     else:
         raise DataError(
             f"{where}: image is a {type(image).__name__}",
-            fix="give a file name, a PIL image, bytes, or a struct with bytes or path",
+            fix="give a file name, a PIL image, an array, bytes, or a struct with bytes or path",
         )
     path = written / f"{hashlib.sha256(content).hexdigest()[:32]}.{ending}"
     if not path.is_file():
@@ -86,32 +141,23 @@ def image_path(image: Any, written: Path, where: str) -> str:
     return path.name
 
 
-def _column(what: str, usual: tuple[str, ...], names: list[str], columns: Mapping[str, str] | None) -> str:
-    chosen = (columns or {}).get(what)
-    unknown = sorted(set(columns or {}) - {"image", "caption"})
-    if unknown:
-        raise ConfigError(f"columns: {unknown[0]!r} is unknown", fix='name "image" and "caption"')
-    if chosen is not None and chosen not in names:
-        raise DataError(f"no column {chosen!r} for the {what}", fix=f"there are {', '.join(names)}")
-    found = chosen or next((name for name in usual if name in names), None)
-    if found is None:
+def _picture(values: np.ndarray, where: str) -> Image.Image:
+    """Bands (C, H, W), or (H, W, C), as an image; 0 to 1 and whole numbers to 255 are not stretched."""
+    bands = values[None] if values.ndim == 2 else values
+    if bands.ndim != 3 or bands.dtype.kind not in "uif" or 0 in bands.shape:
         raise DataError(
-            f"no column for the {what} among {', '.join(names)}",
-            fix='name it: columns={"image": ..., "caption": ...}',
+            f"{where}: image has shape {values.shape} of {values.dtype}", fix="give bands (C, H, W)"
         )
-    return found
-
-
-def _undecoded(data: Any, image: str) -> Any:
-    """A dataset whose images stay bytes or paths: decoding and writing them again would change them."""
-    feature = getattr(data, "features", {}).get(image) if hasattr(data, "cast_column") else None
-    kind: Any = type(feature)
-    if kind.__name__ == "Image":
-        return data.cast_column(image, kind(decode=False))
-    return data
+    if bands.shape[0] <= bands.shape[2]:
+        bands = np.moveaxis(bands, 0, 2)  # (H, W, C)
+    if bands.min() >= 0 and bands.max() <= 255 and (bands == bands.round()).all():
+        bands = bands.astype(np.uint8)
+    elif bands.min() >= 0 and bands.max() <= 1:
+        bands = (bands * 255).round().astype(np.uint8)
+    return from_bands(bands)
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy as one of Python; not-a-number, which frames put for nothing, as None."""
-    value = value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else value
+    """Numbers and arrays as Python's; not-a-number, which frames put for nothing, as None."""
+    value = value.tolist() if hasattr(value, "tolist") else value
     return None if isinstance(value, float) and value != value else value

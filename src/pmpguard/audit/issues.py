@@ -6,6 +6,7 @@ kind of issue (`ISSUE_TYPES`) it has a score in [0, 1], low where it is bad, and
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pmpguard.audit.row_list import blocks, evidence_names, in_order
 from pmpguard.audit.rows import ISSUE_TYPES, AuditRow, AuditSummary, Proposal, WordVerdict
 from pmpguard.config import from_dict, to_dict
 from pmpguard.errors import ConfigError, DataError
@@ -41,16 +43,24 @@ PROPOSAL = pa.struct(
 
 
 def write_issues(path: Path, rows: Sequence[AuditRow]) -> None:
-    """Write the rows in order of their ranks, in one step."""
-    with atomic_output(path) as stream:
-        pq.write_table(issues_table(rows), stream, compression="zstd")
+    """Write the rows in order of their ranks, block by block, in one step."""
+    ordered, names = in_order(rows), evidence_names(rows)
+    with atomic_output(path) as stream, contextlib.ExitStack() as stack:
+        writer = None
+        for block in blocks(ordered):
+            table = issues_table(block, names)
+            if writer is None:
+                writer = stack.enter_context(pq.ParquetWriter(stream, table.schema, compression="zstd"))
+            writer.write_table(table)
 
 
-def issues_table(rows: Sequence[AuditRow]) -> pa.Table:
-    """The rows in order of their ranks."""
-    ordered = sorted(rows, key=lambda row: row.rank)
-    names = sorted({name for row in ordered for name in row.evidence}) or ["score"]  # parquet needs a field
-    evidence = pa.struct([(name, pa.float64()) for name in names])
+def issues_table(rows: Sequence[AuditRow], names: Sequence[str] | None = None) -> pa.Table:
+    """The rows in order of their ranks; `names` are those of the evidence, where rows are but a part."""
+    if names is None:
+        every = evidence_names(rows)
+        return pa.concat_tables([issues_table(block, every) for block in blocks(in_order(rows))])
+    ordered = rows
+    evidence = pa.struct([(name, pa.float64()) for name in names or ["score"]])  # parquet needs a field
     columns = {
         "pair_id": pa.array([row.pair_id for row in ordered], pa.string()),
         "image": pa.array([row.image for row in ordered], pa.string()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,14 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from pmpguard.audit.proposals import propose_for_rows
+from pmpguard.audit.proposals import ProposedCaptions, propose_for_rows
+from pmpguard.audit.row_list import AuditRows
 from pmpguard.audit.rows import AuditRow, Proposal, WordVerdict
 from pmpguard.audit.word_evidence import ImageWords, WordList, WordSpan, spelling_vectors, word_spans
 from pmpguard.audit.word_verdicts import JudgedWords, judge_words
 from pmpguard.data.pairs import PairTable, image_label_codes
 from pmpguard.detection.detector import NoiseDetector
+from pmpguard.detection.evidence.nearest import full
 from pmpguard.detection.evidence.neighbours import NeighbourGraph
-from pmpguard.detection.evidence.regression import regression_sums
+from pmpguard.detection.evidence.regression import BLOCK_ROWS, regression_sums
 from pmpguard.detection.evidence.similarity import Measure, ScoreStatistics, similarity_measure
 from pmpguard.detection.judge import Verdicts, judge_pairs
 from pmpguard.detection.measures import PairEvidence, measured_evidence
@@ -30,6 +32,11 @@ from pmpguard.training.loader import ImageInputs
 
 Rows = npt.NDArray[np.int64]
 WORDS = "words"
+RANKED_ONLY = (
+    "proposals: read their probabilities as a ranking; scene classes of images would calibrate them, and are "
+    "not known here"
+)
+SHOWN = ("pair_id", "image", "caption", "split", "label")
 REFERENCES = 32  # captions and images that standardise
 
 
@@ -61,11 +68,12 @@ def judged_part(table: PairTable, detector: NoiseDetector) -> JudgedPart:
         torch.from_numpy(codes).to(detector.vectors[0].device)
         for codes in (table.caption_codes, table.image_codes)
     )
-    texts, images = detector.vectors
+    texts, images = detector.vectors  # in float16 where there are many
     sums = regression_sums(texts, images, text_of, image_of, detector.clean_probability)
-    expected = texts @ sums.to_images()  # (C, l)
+    to_images = sums.to_images()
+    expected = torch.cat([full(part) @ to_images for part in torch.split(texts, BLOCK_ROWS)])  # (C, l)
     return JudgedPart(
-        np.arange(len(table)), normalize(expected, dim=1), images, text_of, image_of,
+        np.arange(len(table)), normalize(expected, dim=1), full(images), text_of, image_of,
         distinct_captions(table), np.arange(len(texts)), np.arange(len(images)), detector.collected,
         detector.null, detector.similar_texts, meaning=expected.norm(dim=1),
     )  # fmt: skip
@@ -231,7 +239,7 @@ def judge_parts(
     heat_maps: int,
     bootstrap: int,
     seed: int,
-) -> tuple[list[AuditRow], Verdicts]:
+) -> tuple[AuditRows, Verdicts]:
     """The verdicts on every row of the parts, in order of suspicion.
 
     Words are told for pairs judged wrong and for pairs with a wrong word, with their places in the image
@@ -239,69 +247,85 @@ def judge_parts(
     """
     verdicts = judge_together(parts, bootstrap=bootstrap, seed=seed)
     flags, ranks = verdicts.flag, verdicts.rank
-    captions = table.captions
-    columns = {name: table.column(name) for name in ("pair_id", "image", "split", "label")}
     ends = np.cumsum([len(part.rows) for part in parts])
-    found = []
+    rows = np.concatenate([part.rows for part in parts])
+    sources = _best_sources(table.caption_codes[rows], rows, verdicts.p_match)
     judged_words: list[JudgedWords | None] = []
+    offers: list[dict[int, tuple[Proposal, ...]]] = []
+    ranked_only = False
     for part, end in zip(parts, ends, strict=True):
         here = slice(int(end) - len(part.rows), int(end))
-        judged_words.append(judge_words(part, verdicts.p_match[here]))
-    sources = _best_sources(captions, np.concatenate([part.rows for part in parts]), verdicts.p_match)
-    for part, words, end in zip(parts, judged_words, ends, strict=True):
-        start = int(end) - len(part.rows)
-        flagged = np.flatnonzero(flags[start:end])
-        offers = _proposals(part, flagged, verdicts, proposals, words, sources, columns["pair_id"])
-        for place, row in enumerate(part.rows.tolist()):
-            ranked = int(ranks[start + place])
-            told = () if words is None else words.verdicts(place, with_regions=ranked <= heat_maps)
-            wrong = bool(flags[start + place])
-            parts_of_row = zip(verdicts.names, verdicts.evidence[start + place], strict=True)
-            found.append(
-                AuditRow(
-                    pair_id=columns["pair_id"][row],
-                    image=columns["image"][row],
-                    caption=captions[row],
-                    split=columns["split"][row],
-                    label=columns["label"][row] or "",
-                    p_match=float(verdicts.p_match[start + place]),
-                    flag=wrong,
-                    rank=ranked,
-                    evidence={name: round(float(value), 4) for name, value in parts_of_row},
-                    words=told if wrong or any(word.wrong for word in told) else (),
-                    grid=part.grid,
-                    proposals=offers.get(place, ()),
-                )
-            )
-    return sorted(found, key=lambda one: one.rank), verdicts
+        words = judge_words(part, verdicts.p_match[here])
+        judged_words.append(words)
+        flagged = np.flatnonzero(flags[here])
+        proposed = _proposed(part, flagged, verdicts, verdicts.p_match[here], proposals, table)
+        offers.append(_offers(part, flagged, proposed, words, sources, table))
+        ranked_only |= bool(proposals) and len(flagged) > 0 and not proposed.calibrated
+    if ranked_only:
+        verdicts = replace(verdicts, warnings=(*verdicts.warnings, RANKED_ONLY))
+    order = np.argsort(ranks, kind="stable")  # place -> number among all judged pairs
+
+    def make(place: int) -> AuditRow:
+        number = int(order[place])
+        own = int(np.searchsorted(ends, number, "right"))
+        part, words = parts[own], judged_words[own]
+        within = number - int(ends[own]) + len(part.rows)
+        ranked, wrong = int(ranks[number]), bool(flags[number])
+        told = () if words is None else words.verdicts(within, with_regions=ranked <= heat_maps)
+        parts_of_row = zip(verdicts.names, verdicts.evidence[number], strict=True)
+        shown = {name: table.arrow[name][int(rows[number])].as_py() for name in SHOWN}
+        return AuditRow(
+            **{**shown, "label": shown["label"] or ""},
+            p_match=float(verdicts.p_match[number]),
+            flag=wrong,
+            rank=ranked,
+            evidence={name: round(float(value), 4) for name, value in parts_of_row},
+            words=told if wrong or any(word.wrong for word in told) else (),
+            grid=part.grid,
+            proposals=offers[own].get(within, ()),
+        )
+
+    return AuditRows(rows[order], make, verdicts.names), verdicts
 
 
-def _best_sources(captions: list[str], rows: Rows, p_match: npt.NDArray[np.float64]) -> dict[str, int]:
-    """For each caption the row, of those that carry it, that most probably does so rightly."""
-    return {captions[row]: int(row) for row in rows[np.argsort(p_match, kind="stable")]}
+def _best_sources(captions: Rows, rows: Rows, p_match: npt.NDArray[np.float64]) -> Rows:
+    """(C,) for each caption code the row, of those that carry it, that most probably does so rightly."""
+    best = np.full(int(captions.max(initial=-1)) + 1, -1, np.int64)
+    order = np.argsort(p_match, kind="stable")
+    best[captions[order]] = rows[order]  # the last one stays
+    return best
 
 
-def _proposals(
+def _proposed(
     part: JudgedPart,
     flagged: Rows,
     verdicts: Verdicts,
+    p_match: npt.NDArray[np.float64],
     count: int,
+    table: PairTable,
+) -> ProposedCaptions:
+    """Captions for the flagged places of a part, whose pairs have these p_match (N,)."""
+    return propose_for_rows(
+        part.captions, part.images, part.text_of, part.image_of, part.evidence, verdicts,
+        flagged if count else flagged[:0], count,
+        p_match=p_match, image_labels=image_label_codes(table)[part.image_numbers],
+    )  # fmt: skip
+
+
+def _offers(
+    part: JudgedPart,
+    flagged: Rows,
+    proposed: ProposedCaptions,
     words: JudgedWords | None,
-    sources: dict[str, int],
-    ids: list[str],
+    sources: Rows,
+    table: PairTable,
 ) -> dict[int, tuple[Proposal, ...]]:
     """By place in the part; the words of the first proposal are judged, too."""
-    if not count:
-        return {}
-    proposed = propose_for_rows(
-        part.captions, part.images, part.text_of, part.image_of, part.evidence, verdicts,
-        flagged, count,
-    )  # fmt: skip
     found = {}
     image_of = part.image_of.cpu().numpy()
     for place, captions, chances in zip(
-        flagged.tolist(), proposed.captions.tolist(), proposed.p_match.tolist(), strict=True
-    ):
+        flagged.tolist(), proposed.captions.tolist(), proposed.p_match.tolist(), strict=False
+    ):  # no captions where none are asked for
         listed: list[Proposal] = []
         for caption, chance in zip(captions, chances, strict=True):
             if caption < 0:
@@ -310,7 +334,8 @@ def _proposals(
             told: tuple[WordVerdict, ...] = ()
             if not listed and words is not None and part.spans is not None:
                 told = words.of_proposal(text, part.spans[caption], int(image_of[place]))
-            listed.append(Proposal(text, chance, ids[sources[text]], told))
+            source = int(sources[part.text_numbers[caption]])
+            listed.append(Proposal(text, chance, table.arrow["pair_id"][source].as_py(), told))
         found[place] = tuple(listed)
     return found
 

@@ -14,15 +14,19 @@ import json
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from pmpguard.audit.issues import ISSUES
 from pmpguard.audit.report_columns import Codes, PairTruth, check_rows, report_columns
+from pmpguard.audit.row_list import in_order
 from pmpguard.audit.rows import AuditRow, AuditSummary
 from pmpguard.audit.sprites import LoadThumbnail, SaveSheet, write_heat_maps, write_thumbnails
 from pmpguard.files import atomic_directory, write_atomic
 
+REPORT_PAIRS = 20_000  # on a page, unless more are asked for
 EMBEDDED_IMAGES = 1000  # up to so many are put into the page itself
 SHARED = ("dom.js", "words.js", "heat.js")
 SCRIPTS = ("columns.js", "images.js", "decisions.js", "view.js", "list.js", "detail.js", "report.js")
@@ -37,16 +41,21 @@ def write_report(
     *,
     single_file: bool | None = None,
     truth: Mapping[str, PairTruth] | None = None,
+    most: int = REPORT_PAIRS,
 ) -> Path:
     """Write `out/index.html`, and `out/sprites/` beside it where the page does not hold the images itself.
 
     `load_thumbnail` gives the image named by `AuditRow.image`, of any size, or None where it cannot be
     read; it is called once for each image, most suspicious first. `single_file` puts everything into the
     page or nothing; None does so up to 1,000 images. `truth`, by pair id, is shown beside the verdicts where
-    the noise was injected. The page is written last.
+    the noise was injected. The `most` suspicious pairs are on the page, which says how many are not. The
+    page is written last.
     """
-    check_rows(rows, truth)
-    ordered = sorted(rows, key=lambda row: row.rank)
+    ordered = in_order(rows)[:most]
+    check_rows(ordered, truth)
+    if len(rows) > most:
+        unshown = f"{len(rows) - most:,} less suspicious pairs are not on this page; they stand in {ISSUES}"
+        summary = replace(summary, warnings=(*summary.warnings, unshown))
     images = Codes()
     images.of(row.image for row in ordered)
     if single_file is None:

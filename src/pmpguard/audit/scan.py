@@ -13,6 +13,9 @@ from pmpguard.audit.issue_types.find import unreadable_rows
 from pmpguard.audit.rows import AuditRow
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.quality.duplicates import duplicate_sets, look_at_images
+from pmpguard.data.text import has_words
+from pmpguard.engine.parts import ALONE, Engine
+from pmpguard.progress import progress_wanted
 
 log = logging.getLogger("pmpguard")
 
@@ -30,10 +33,10 @@ class ScannedImages:
         return sum(len(members) - 1 for members in self.duplicates)
 
 
-def look(table: PairTable, tell: Callable[[str], None] = log.info) -> ScannedImages:
+def look(table: PairTable, tell: Callable[[str], None] = log.info, engine: Engine = ALONE) -> ScannedImages:
     """Read every image once: which cannot be read, which show the same."""
     tell(f"looking at {len(table.first_rows):,} images")
-    pixels, problems = look_at_images(table, table.name, workers=2)
+    pixels, problems = look_at_images(table, table.name, threads=2, engine=engine, progress=progress_wanted())
     id_of = dict(zip(table.column("image"), table.column("image_id"), strict=True))
     duplicates = []
     for members in duplicate_sets(pixels):
@@ -45,14 +48,14 @@ def look(table: PairTable, tell: Callable[[str], None] = log.info) -> ScannedIma
 
 def usable_rows(table: PairTable, unreadable: Sequence[str]) -> tuple[npt.NDArray[np.bool_], dict[str, int]]:
     """(N,) bool: pairs with a image and words; and how many are left out, by reason."""
-    has_words = np.array([any(map(str.isalnum, caption)) for caption in table.captions], dtype=bool)
+    worded = np.array([has_words(caption) for caption in table.captions], dtype=bool)
     missing = set(unreadable)
     readable = np.array([image not in missing for image in table.column("image")], dtype=bool)
     left_out = {
         "with an image that cannot be read": int((~readable).sum()),
-        "with a caption without words": int((readable & ~has_words).sum()),
+        "with a caption without words": int((readable & ~worded).sum()),
     }
-    return has_words & readable, left_out
+    return worded & readable, left_out
 
 
 def unread_pairs(table: PairTable, unreadable: Sequence[str], ranked: int) -> list[AuditRow]:
@@ -61,7 +64,7 @@ def unread_pairs(table: PairTable, unreadable: Sequence[str], ranked: int) -> li
     said = {
         row: "the image cannot be read" if image in missing else "the caption has no words"
         for row, (image, caption) in enumerate(zip(table.column("image"), table.captions, strict=True))
-        if image in missing or not any(map(str.isalnum, caption))
+        if image in missing or not has_words(caption)
     }
     return unreadable_rows(table, np.array(list(said), np.int64), list(said.values()), ranked)
 

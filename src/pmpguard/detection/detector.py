@@ -54,7 +54,7 @@ MIN_ROUND_NULL_PAIRS = 2_000
 Pairs = tuple[Tensor, Tensor]  # numbers of texts and of images, (N,) each
 
 
-@dataclass
+@dataclass(repr=False)
 class NoiseDetector:
     """Find mismatched pairs in embeddings; scikit-learn style: options here, data in `fit`.
 
@@ -67,14 +67,14 @@ class NoiseDetector:
         seed: of null pairs, folds and resamples.
         device: where to compute; by default where tensors are given, else the CPU.
 
-    Attributes, after `fit`:
+    Attributes:
         p_match: (N,) float64, the probability of each labelled pair to match.
         noise_rate: estimated share of mismatched pairs.
         noise_rate_interval: its 95 % interval.
         evidence: name -> (N,), each with mean 0 and deviation 1 on null pairs.
         left_out: what was not used, and why.
 
-    Example:
+    Examples:
         >>> draw = np.random.default_rng(0)
         >>> scenes = draw.normal(size=(600, 8))
         >>> texts, images = scenes @ draw.normal(size=(8, 12)), scenes @ draw.normal(size=(8, 20))
@@ -93,14 +93,12 @@ class NoiseDetector:
     device: torch.device | str | None = None
 
     left_out: list[str] = field(default_factory=list, init=False)
-    verdicts: Verdicts = field(init=False, repr=False)
-    collected: PairEvidence = field(init=False, repr=False)
-    clean_probability: Tensor = field(init=False, repr=False)  # (N,) after the rounds
-    vectors: tuple[Tensor, Tensor] = field(
-        init=False, repr=False
-    )  # half-whitened texts (C, k), images (I, l)
-    similar_texts: NeighbourGraph | None = field(init=False, repr=False)
-    null: NullPairs = field(init=False, repr=False)
+    verdicts: Verdicts = field(init=False)
+    collected: PairEvidence = field(init=False)
+    clean_probability: Tensor = field(init=False)  # (N,) after the rounds
+    vectors: tuple[Tensor, Tensor] = field(init=False)  # half-whitened texts (C, k), images (I, l)
+    similar_texts: NeighbourGraph | None = field(init=False)
+    null: NullPairs = field(init=False)
 
     def fit(
         self,
@@ -117,8 +115,10 @@ class NoiseDetector:
         """Judge the pairs: row r is `texts[text_of[r]]` with `images[image_of[r]]`, by default row with row.
 
         Args:
-            texts, images: (C, d) and (I, e), of any two encoders. Equal texts, and equal images, should share
-            a row. text_of, image_of: (N,) numbers of the pairs.
+            texts: (C, d) vectors of any encoder. Equal texts should share a row.
+            images: (I, e) vectors of the same or another encoder. Equal images should share a row.
+            text_of: (N,) row of each pair's text.
+            image_of: (N,) row of each pair's image.
             more: further evidence that can be measured pair by pair.
             common_space: whether cosines of texts with images mean anything; by default where d equals e.
             image_labels: (I,) scene classes where known, -1 for unknown: null pairs are then of different
@@ -158,6 +158,18 @@ class NoiseDetector:
             bootstrap=self.bootstrap, seed=self.seed,
         )  # fmt: skip
         return self
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "verdicts"):
+            return f"NoiseDetector(rounds={self.rounds}, seed={self.seed}), not fitted"
+        low, high = self.noise_rate_interval
+        lines = [
+            f"NoiseDetector of {len(self.p_match):,} pairs, {int(self.verdicts.flag.sum()):,} flagged",
+            f"  noise rate {self.noise_rate:.1%} ({low:.1%} to {high:.1%})",
+            f"  evidence: {', '.join(self.verdicts.names)}",
+            *(f"  left out: {why}" for why in self.left_out),
+        ]
+        return "\n".join(lines)
 
     @property
     def p_match(self) -> Array:

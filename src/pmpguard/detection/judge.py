@@ -85,8 +85,11 @@ class Verdicts:
 
     def judge(self, measured: Array, names: tuple[str, ...]) -> Array:
         """p(match) of any pairs from their evidence (P, K) by name, as if they were labels."""
-        columns = [names.index(name) for name in self.measured_names]
-        return self.mixture.posterior(self.discriminant(measured[:, columns]))
+        return self.mixture.posterior(self.combine(measured, names))
+
+    def combine(self, measured: Array, names: tuple[str, ...]) -> Array:
+        """(P,) the evidence (P, K) of any pairs, by name, as one number."""
+        return self.discriminant(measured[:, [names.index(name) for name in self.measured_names]])
 
 
 def judge_pairs(

@@ -182,6 +182,19 @@ def _with_rate(fit: MatchMixture, mismatch_rate: float) -> MatchMixture:
     return replace(fit, match_rate=1 - mismatch_rate, weights=weights)
 
 
+def labels_worth(p_match: Array) -> float:
+    """How many pairs of known label would tell the share of matches as precisely as these probabilities do.
+
+    The Fisher information of the mixture's share, in units of one label's.
+
+    >>> labels_worth(np.array([1.0, 0.0, 0.0, 1.0])), labels_worth(np.full(4, 0.5))
+    (4.0, 0.0)
+    """
+    share = float(p_match.mean())
+    doubt = share * (1 - share)
+    return float(((p_match - share) ** 2).sum() / doubt) if doubt > 0 else 0.0
+
+
 def chance_levels(scores: Array, mismatched: Array) -> tuple[Array, Array]:
     """Between which two levels of chance each score lies, given the sorted mismatched sample.
 

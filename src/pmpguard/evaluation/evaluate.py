@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,10 @@ from pmpguard.evaluation.recall import RetrievalRecall, retrieval_recall
 from pmpguard.models.config import Ranking
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
+from pmpguard.posix import peak_resident_bytes
 from pmpguard.training.encode import BATCH, Split
+
+SMALL_GALLERY = 300  # images; those of published test splits are 210 (UCM) to 1,093 (RSICD)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class EvaluationReport:
     ranking: str  # the model's own
     rankings: dict[str, RetrievalRecall]
     seconds: float
-    peak_memory_gb: float
+    peak_memory_gb: float | None
     shortlist: int | None = None
 
     @property
@@ -98,17 +100,18 @@ class EvaluationReport:
         return {
             "dataset": self.dataset, "split": self.split, "images": self.images, "captions": self.captions,
             "ranking": self.ranking, "shortlist": self.shortlist, "seconds": round(self.seconds, 3),
-            "peak_memory_gb": round(self.peak_memory_gb, 3),
+            "peak_memory_gb": None if self.peak_memory_gb is None else round(self.peak_memory_gb, 3),
             "rankings": {name: recall.as_dict() for name, recall in self.rankings.items()},
             "intervals": {name: list(bounds) for name, bounds in self.recall.intervals.items()},
         }  # fmt: skip
 
     def as_text(self) -> str:
         scored = "all pairs" if self.shortlist is None else f"the {self.shortlist} nearest by pooled vectors"
+        peak = "memory unknown" if self.peak_memory_gb is None else f"{self.peak_memory_gb:.1f} GB peak"
         heads = ("i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "mR")
         lines = [
             f"{self.dataset} {self.split}: {self.images} images, {self.captions} captions, scored {scored}, "
-            f"{self.seconds:.1f} s, {self.peak_memory_gb:.1f} GB peak",
+            f"{self.seconds:.1f} s, {peak}",
             f"{'ranking':>10} {' '.join(f'{head:>8}' for head in heads)}",
         ]
         for name, recall in self.rankings.items():
@@ -121,6 +124,12 @@ class EvaluationReport:
             lines[-1] += f"; 95 % of resampled images give an mR from {low:.2f} to {high:.2f}"
         if self.recall.string_aware is not None:
             lines.append(f"with equal captions counted as hits its mR is {self.recall.string_aware.mr:.2f}")
+        lines.append("R@K: % of queries with a hit among the first K; images ask in i2t, captions in t2i")
+        if self.images < SMALL_GALLERY:
+            lines.append(
+                f"note: among {self.images} images recalls are high by themselves; do not compare them with "
+                "those of larger galleries"
+            )
         return "\n".join(lines)
 
 
@@ -164,8 +173,9 @@ def evaluate_retriever(
     )  # fmt: skip
 
 
-def peak_memory_gb(device: torch.device) -> float:
-    """Peak memory of this process so far: the device's on CUDA, else the resident set's."""
+def peak_memory_gb(device: torch.device) -> float | None:
+    """Peak memory of this process so far: the device's on CUDA, else the resident set's, None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    peak = peak_resident_bytes()
+    return None if peak is None else peak / 1e9

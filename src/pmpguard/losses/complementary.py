@@ -31,7 +31,7 @@ class Complementary(PairLoss):
     Relations:
         `InfoNCE` attracts, too, and so learns wrong labels; here a wrong label costs one missed negative.
 
-    Example:
+    Examples:
         >>> scores = torch.tensor([[0.9, 0.1], [0.1, 0.9]])  # (captions, images)
         >>> loss = Complementary(temperature=0.5)
         >>> loss(scores), loss(1 - scores)  # labelled right, labelled wrong

@@ -34,7 +34,7 @@ class Distillation(PairLoss):
     Relations:
         `InfoNCE` with the teacher's softmax for targets; add it to `InfoNCE(weights=p_match)`.
 
-    Example:
+    Examples:
         >>> teacher = torch.tensor([[0.9, 0.1], [0.1, 0.9]])  # (captions, images)
         >>> loss = Distillation(temperature=0.5)
         >>> loss(teacher, teacher), loss(1 - teacher, teacher)

@@ -40,7 +40,7 @@ class AwarenessHinge(PairLoss):
         `InfoNCE` weighs all negatives by their softmax. Under heavy noise the hardest negative is mostly a
         false one: start with "mean".
 
-    Example:
+    Examples:
         >>> scores = torch.tensor([[0.9, 0.2, 0.7], [0.1, 0.8, 0.0], [0.3, 0.6, 0.7]])  # (captions, images)
         >>> AwarenessHinge(margin=0.5, reduction="none")(scores)
         tensor([0.3000, 0.3000, 0.9000])

@@ -52,7 +52,7 @@ class InfoNCE(PairLoss):
         `Complementary` drops the pull of the label, `AwarenessHinge` compares with single negatives,
         `Distillation` takes a teacher's softmax for the targets.
 
-    Example:
+    Examples:
         >>> texts, images = torch.eye(3), torch.eye(3)[[0, 1, 1]]  # the third image is like the second
         >>> loss = InfoNCE(temperature=0.1, reduction="none")
         >>> loss(texts @ images.T).round(decimals=2)

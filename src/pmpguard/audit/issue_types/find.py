@@ -15,6 +15,7 @@ from pmpguard.audit.issue_types.same_image import leaks, near_duplicate_images
 from pmpguard.audit.issue_types.shifted import LogRatio, find_shifts
 from pmpguard.audit.issue_types.uninformative import uninformative_captions
 from pmpguard.audit.judging import JudgedPart, distinct_captions
+from pmpguard.audit.row_list import AuditRows
 from pmpguard.audit.rows import ISSUE_TYPES, AuditRow, Proposal
 from pmpguard.data.pairs import PairTable
 from pmpguard.detection.detector import NoiseDetector
@@ -154,32 +155,35 @@ def _places(numbers: Numbers, size: int) -> Numbers:
     return found
 
 
-def rows_with_issues(table: PairTable, issues: Issues, rows: Sequence[AuditRow]) -> list[AuditRow]:
-    """The rows with what was found; shifted ones first propose the caption that their image had lost."""
-    ids, captions = table.column("pair_id"), table.captions
-    row_of = {pair: row for row, pair in enumerate(ids)}
+def rows_with_issues(
+    table: PairTable, issues: Issues, rows: AuditRows, unread: Sequence[AuditRow] = ()
+) -> AuditRows:
+    """The rows with what was found; shifted ones first propose the caption that their image had lost.
+
+    `unread` come after them.
+    """
     known = {kind: found for kind, found in issues.found.items() if found is not None}
-    result = []
-    for one in rows:
-        row = row_of[one.pair_id]
+
+    def make(place: int) -> AuditRow:
+        one, row = rows[place], int(rows.table_rows[place])
         source = int(issues.source[row])
         flagged = tuple(kind for kind, found in known.items() if found.flag[row])
-        offers = one.proposals
+        offers, shifted_from = one.proposals, ""
         if source >= 0:
-            moved = Proposal(captions[source], issues.p_moved[row], ids[source])
-            offers = (moved, *(offer for offer in offers if offer.caption != moved.caption))
+            shifted_from, caption = (table.arrow[name][source].as_py() for name in ("pair_id", "caption"))
+            moved = Proposal(caption, issues.p_moved[row], shifted_from)
+            offers = (moved, *(offer for offer in offers if offer.caption != caption))
         told = [f"{kind}: {known[kind].notes[row]}" for kind in flagged if row in known[kind].notes]
-        result.append(
-            replace(
-                one,
-                proposals=offers,
-                issue_scores={kind: round(float(found.score[row]), 4) for kind, found in known.items()},
-                issues=flagged,
-                issue_notes="; ".join(told),
-                shifted_from=ids[source] if source >= 0 else "",
-            )
+        return replace(
+            one,
+            proposals=offers,
+            issue_scores={kind: round(float(found.score[row]), 4) for kind, found in known.items()},
+            issues=flagged,
+            issue_notes="; ".join(told),
+            shifted_from=shifted_from,
         )
-    return result
+
+    return AuditRows(rows.table_rows, make, rows.evidence, unread)
 
 
 def unreadable_rows(table: PairTable, rows: Numbers, why: Sequence[str], ranked: int) -> list[AuditRow]:
@@ -203,10 +207,8 @@ def unreadable_rows(table: PairTable, rows: Numbers, why: Sequence[str], ranked:
     ]
 
 
-def issue_counts(rows: Sequence[AuditRow], issues: Issues) -> dict[str, int | None]:
-    """Flagged pairs by kind; None for what was not looked for."""
-    counted = dict.fromkeys(ISSUE_TYPES, 0)
-    for row in rows:
-        for kind in row.issues:
-            counted[kind] += 1
-    return {kind: None if issues.found.get(kind) is None else count for kind, count in counted.items()}
+def issue_counts(issues: Issues, unread: int) -> dict[str, int | None]:
+    """Flagged pairs by kind, `unread` ones besides; None for what was not looked for."""
+    found = {kind: issues.found.get(kind) for kind in ISSUE_TYPES}
+    counted = {kind: None if each is None else int(each.flag.sum()) for kind, each in found.items()}
+    return {**counted, "unreadable": (counted["unreadable"] or 0) + unread}
