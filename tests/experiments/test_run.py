@@ -21,12 +21,13 @@ from pmpguard.data.images.sources import StreamedImages
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import CheckpointError, DataError
 from pmpguard.experiments import run as experiment
+from pmpguard.experiments.oracle import clean_pairs
 from pmpguard.experiments.run import (
     ExperimentConfig,
     ExperimentResult,
     NoiseConfig,
-    clean_pairs,
     corrupt_dataset,
+    deciding_settings,
     method_detection,
     method_rematching,
     noise_fingerprint,
@@ -171,7 +172,7 @@ def test_the_labels_have_no_name_where_training_happens() -> None:
         for path in source.rglob("*.py")
         if any(name in path.read_text() for name in ("is_noisy", "source_rows"))
     }
-    allowed = {"experiments/run.py", "cli/corrupt.py", "audit/report_training.py"}
+    allowed = {"experiments/run.py", "cli/corrupt.py", "audit/report_training.py", "experiments/oracle.py"}
     assert {name for name in readers if not name.startswith("noise/")} <= allowed
     assert "experiments/run.py" in readers  # so that a renamed label does not empty this test
 
@@ -298,6 +299,24 @@ def test_no_validation_split_is_an_error_that_names_it(tmp_path: Path) -> None:
     wanted = ExperimentConfig(dataset=str(tmp_path / "pairs.jsonl"), train=small_config())
     with pytest.raises(DataError, match="no split 'val', which is needed to select the model"):
         prepare_dataset(wanted)
+
+
+def test_images_are_cropped_where_the_model_asks_for_it(tmp_path: Path) -> None:
+    half = np.zeros((SIZE, 2 * SIZE, 3), np.uint8)
+    half[:, SIZE // 2 : SIZE + SIZE // 2] = 255  # the middle is white
+    Image.fromarray(half).save(tmp_path / "0.png")
+    lines = [{"image": "0.png", "caption": "a square", "split": "train"}]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    train, means, settings = small_config(), {}, {}
+    for fit in ("squash", "crop"):
+        model = replace(train.model, fit=fit)
+        wanted = ExperimentConfig(dataset=str(tmp_path / "pairs.jsonl"), train=replace(train, model=model))
+        settings[fit] = deciding_settings(wanted)["train"]["model"]
+        images = prepare_dataset(wanted, ("train",)).images["train"]
+        means[fit] = float(next(images.batches([np.array([0])])).float().mean())
+    assert means["crop"] == 255 and means["squash"] < 150
+    assert settings["crop"].pop("fit") == "crop"  # squashing is no setting of rows that were recorded before
+    assert settings["crop"] == settings["squash"]
 
 
 # ------------------------------------------------------------------------------------------ oracle and row

@@ -11,7 +11,6 @@ from helpers.method_examples import batch, build
 from torch.overrides import TorchFunctionMode
 
 from pmpguard.kernels.awareness import fused as awareness_fused
-from pmpguard.methods.method import TeacherBatch
 from pmpguard.methods.registry import BUILT_IN, find_method
 
 FORBIDDEN = {
@@ -44,7 +43,7 @@ def test_losses_neither_bring_nor_fetch_numbers(
 def test_nor_does_learning_from_a_teacher(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(awareness_fused, "fits_packing", lambda *_: False)
     method, given, seen = build("pmpguard").train(), batch(), batch(seed=1)
-    taught = TeacherBatch(build("pmpguard").retriever, seen.texts, seen.images)
+    teacher = build("pmpguard").retriever
     with NoNumbersFromTheHost():
-        terms = method.losses(replace(given, taught=taught))
+        terms = method.losses(replace(given, teacher_scores=method.teacher_scores(teacher, seen)))
     assert {"taught pooled", "taught awareness"} < terms.keys()

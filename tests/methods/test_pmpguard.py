@@ -18,7 +18,7 @@ from pmpguard.evaluation.detection import auroc
 from pmpguard.losses.hinge import hinge_terms
 from pmpguard.methods import pmpguard
 from pmpguard.methods.detecting import KINDS, planned_repeats
-from pmpguard.methods.method import TeacherBatch, TrainingView
+from pmpguard.methods.method import TrainingView
 from pmpguard.methods.pmpguard import PmpGuard, PmpGuardSettings
 from pmpguard.models.attention.awareness import awareness_scores
 from pmpguard.models.config import CrossGatedConfig, RetrieverConfig
@@ -394,7 +394,7 @@ def test_pairs_learn_from_a_teacher_as_far_as_they_are_not_trusted() -> None:
     teacher = build("pmpguard").retriever
     method = build("pmpguard", distill_weight=2.0)
     assert isinstance(method, PmpGuard)
-    taught = replace(given, taught=TeacherBatch(teacher, seen.texts, seen.images))
+    taught = replace(given, teacher_scores=method.teacher_scores(teacher, seen))
     for name, term in method.losses(taught).items():
         if name.startswith("taught"):
             assert (term == 0).all()
@@ -425,3 +425,12 @@ def test_a_second_model_is_asked_for_from_the_given_share_on() -> None:
         method._buffer("estimated_rate").fill_(estimated)
         assert method.wants_distillation() is expected
     assert not guard(distill_above_rate=0.0, suppress=False).wants_distillation()  # it judges no pairs
+
+
+def test_a_second_model_of_the_oracle_follows_the_labels_it_was_told() -> None:
+    for least, expected in ((None, False), (0.2, True), (0.9, False)):
+        method = guard(distill_above_rate=least, suppress=False)
+        clean = torch.ones(len(method.weight))
+        clean[: len(clean) // 2] = 0
+        method.set_clean_mask(clean)
+        assert method.wants_distillation() is expected

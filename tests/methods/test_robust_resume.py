@@ -22,6 +22,11 @@ SETTINGS: dict[str, dict[str, object]] = {
     "bicro": {"warmup_epochs": 1, "wrong_after": 0},
     "decl": {"warmup_epochs": 1},
     "rrsitr": {"warmup_epochs": 1},
+    "ncr": {"warmup_epochs": 1, "wrong_after": 0},
+    "crcl": {"warmup_epochs": 1},
+    "npc": {"warmup_epochs": 1, "memory": 32},
+    "in2r": {"warmup_epochs": 1, "memory": 32},
+    "sclip": {},
 }
 
 

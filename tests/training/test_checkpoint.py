@@ -47,6 +47,14 @@ def test_what_was_saved_comes_back_exactly(tmp_path: Path) -> None:
     assert torch.equal(loaded["sums"]["loss"], transposed["sums"]["loss"])
 
 
+def test_one_tensor_under_two_names_is_kept_under_both(tmp_path: Path) -> None:
+    words = torch.randn(5, 3)  # as the texts' words of a T5
+    shared = {"method": {"shared": words, "embed": words, "first": words[0]}, "averaged": {}, "plan": {}}
+    _, loaded = load_checkpoint(save_checkpoint(tmp_path, IDENTITY, Position(step=1), shared), IDENTITY)
+    for name, value in shared["method"].items():
+        assert torch.equal(loaded["method"][name], value)
+
+
 def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     for step in (1, 2, 10, 9):
         save(tmp_path, step)

@@ -248,3 +248,25 @@ def test_a_method_that_cannot_learn_from_a_teacher_says_so(tmp_path: Path) -> No
     teacher = train(small_config(epochs=1), DATA, tmp_path / "first").retriever
     with pytest.raises(ConfigError, match="infonce cannot learn from a teacher"):
         train(small_config(epochs=1), DATA, tmp_path / "second", teacher=teacher)
+
+
+@pytest.mark.slow
+def test_pairs_are_judged_as_both_models_do_on_average(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged = []
+
+    def remembered(*given: Any, **more: Any) -> TrainResult:
+        found = train(*given, **more)  # of so few pairs both models believe all
+        drawn = torch.Generator().manual_seed(len(judged))
+        found.method.p_match.copy_(torch.rand(len(found.method.p_match), generator=drawn))
+        found.method.estimated_rate.fill_(0.3 + 0.2 * len(judged))
+        judged.append((found.method.p_match.clone(), float(found.method.estimated_rate)))
+        return found
+
+    monkeypatch.setattr(distillation, "train", remembered)
+    found = train_with_distillation(guarded(distill_above_rate=0.0), DATA, tmp_path)
+    (first, rate), (second, other_rate) = judged
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(found.method.p_match, (first + second) / 2)
+    assert float(found.method.estimated_rate) == pytest.approx((rate + other_rate) / 2)

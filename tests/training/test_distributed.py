@@ -71,6 +71,34 @@ def test_two_processes_equal_one(tmp_path: Path, method: str) -> None:
             assert torch.equal(first[name], expected), name
 
 
+@pytest.mark.slow
+def test_two_agents_of_torchrun_equal_one_process(tmp_path: Path) -> None:
+    """As on two nodes: each agent starts the process of its own node."""
+    port = str(free_port())
+    agents = [
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node),
+             "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port,
+             str(SCRIPT), str(tmp_path / "two"), "infonce"],
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    for agent in agents:
+        stderr = agent.communicate(timeout=240)[1]
+        assert agent.returncode == 0, stderr
+    (alone,) = launch(1, tmp_path / "one", "infonce")
+    assert alone.returncode == 0, alone.stderr
+    from safetensors.torch import load_file
+
+    expected = load_file(tmp_path / "one" / "rank-0.safetensors")
+    for rank in range(2):
+        found = load_file(tmp_path / "two" / f"rank-{rank}.safetensors")
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9, msg=name)
+
+
 @contextlib.contextmanager
 def two_processes(run: Path, kill_at: int) -> Iterator[list[subprocess.Popen[str]]]:
     """Rank 0 and rank 1; none outlives the block."""

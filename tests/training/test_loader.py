@@ -17,7 +17,7 @@ from pmpguard.training.distributed import World
 from pmpguard.training.feature_cache import encode_texts
 from pmpguard.training.loader import BatchLoader, DeviceBatch, TokenTable, batch_names, with_more_images
 from pmpguard.training.loop import TrainingData, build_method
-from pmpguard.training.packing import PaddedWords
+from pmpguard.training.packing import Words
 
 CPU = torch.device("cpu")
 DATA = training_data(*coloured_squares(copies=3))
@@ -52,7 +52,7 @@ def equal(left: DeviceBatch, right: DeviceBatch) -> bool:
 
 def pair_words(batch: DeviceBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids and mask of every pair of an unpacked batch."""
-    assert isinstance(batch.texts, PaddedWords)
+    assert isinstance(batch.texts, Words)
     return batch.texts.ids[batch.caption_of], batch.texts.mask[batch.caption_of]
 
 
@@ -60,7 +60,7 @@ def test_equal_captions_of_a_batch_are_read_once(retriever: Retriever) -> None:
     captions = DATA.train.captions
     same = DATA.train.with_column("caption", [captions[row // 2 * 2] for row in range(len(captions))])
     for batch in loader(retriever, replace(DATA, train=same)).batches(0, 0):
-        assert isinstance(batch.texts, PaddedWords)
+        assert isinstance(batch.texts, Words)
         used = batch.caption_of.unique()
         assert len(used) == len(batch.caption_keys.unique()) < len(batch.rows)
         assert len(batch.texts.ids) == -(-len(used) // 32) * 32

@@ -23,7 +23,7 @@ from pmpguard.training.outside_judge import judge_vectors, read_judge
 CPU = torch.device("cpu")
 
 
-def no_images(size):
+def no_images(size, framing):
     raise AssertionError("stored vectors need no images")
 
 
@@ -63,7 +63,7 @@ def test_a_model_directory_is_encoded(tmp_path):
     table = PairTable.from_columns({"image": ["0.png", "1.png"], "caption": captions})
     asked = []
 
-    def opened(size):
+    def opened(size, framing):
         asked.append(size)
         return ImagesInMemory(torch.zeros(2, 3, size, size, dtype=torch.uint8), CPU)
 

@@ -128,7 +128,7 @@ def test_the_first_bad_step_is_remembered_and_named_later() -> None:
     runner.check_finite(lambda step: "never asked")
     for step in (1, 2):
         runner.step(batches[step : step + 1], 0, step, 1.0)
-    with pytest.raises(TrainingError, match="the loss at step 1 is not finite; its batch holds pairs of 1"):
+    with pytest.raises(TrainingError, match="at step 1 is not finite; its batch holds pairs of 1"):
         runner.check_finite(lambda step: f"of {step}")
 
 

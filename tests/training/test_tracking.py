@@ -20,10 +20,10 @@ def lines(run: Path) -> list[dict[str, Any]]:
 def test_what_came_after_the_checkpoint_is_cut_off(tmp_path: Path) -> None:
     with Tracker(tmp_path) as tracker:
         tracker.log("step", 10, {"loss": 1.5})
-        saved = tracker.bytes_written
+        saved = tracker.synced_bytes()
         tracker.log("step", 20, {"loss": 1.0})
     with Tracker(tmp_path, keep_bytes=saved) as tracker:
-        assert tracker.bytes_written == saved
+        assert tracker.synced_bytes() == saved
         tracker.log("step", 20, {"loss": 0.5})
     assert lines(tmp_path) == [
         {"kind": "step", "step": 10, "loss": 1.5},
@@ -47,7 +47,7 @@ def test_a_lost_file_is_begun_again_instead_of_padded(tmp_path: Path) -> None:
 def test_other_ranks_write_nothing(tmp_path: Path) -> None:
     with Tracker(tmp_path / "run", active=False) as tracker:
         tracker.log("step", 1, {"loss": 2.0})
-        assert tracker.bytes_written == 0
+        assert tracker.synced_bytes() == 0
     assert not (tmp_path / "run").exists()
 
 

@@ -15,9 +15,21 @@ from functools import partial
 from pathlib import Path
 
 from pmpguard.errors import DataError
+from pmpguard.evaluation.recall import recall_names
+from pmpguard.experiments.docs_audit import (
+    audit_cleaned_table,
+    audit_detection_table,
+    audit_one_caption_table,
+    audit_quick_table,
+    audit_words_table,
+    first_look_table,
+    markdown_table,
+    percent,
+)
+from pmpguard.experiments.docs_search import codecs_table, default_head_table
 from pmpguard.experiments.paper_reference import find_paper_row
 from pmpguard.experiments.rows import Statistic, Summary, read_rows, summarise
-from pmpguard.files import write_atomic
+from pmpguard.files import read_json, write_atomic
 
 OURS = "PMPGuard, this package"
 HEADLINE = (
@@ -42,7 +54,24 @@ ABLATION = (
     ("without suppression", "w/o suppression"), ("with rematching", "with rematching"),
     ("as printed (preset `paper`)", "as printed"), ("oracle, one model told the labels", "oracle"),
 )  # fmt: skip
+SCENES_ABLATION = (
+    ("InfoNCE", "infonce"), ("PMPGuard without gates and rematching", "pmpguard"),
+    ("with cross-gated attention", "with cross-gated attention"), ("with rematching", "with rematching"),
+    ("every pair once an epoch", "every pair once"),
+    ("without awareness attention", "without awareness attention"),
+    ("without suppression", "without suppression"), ("oracle: told which pairs match", "oracle"),
+)  # fmt: skip
+ONE_CAPTION = (
+    ("InfoNCE", "infonce"), ("CCL", "ccl"), ("L2RM", "l2rm"), ("RRSITR", "rrsitr"), ("BiCro", "bicro"),
+    ("DECL", "decl"), (OURS, "pmpguard, a fifth kept back"), ORACLE,
+)  # fmt: skip
+DETECTED = (
+    ("mismatched pairs found by PMPGuard (AUROC)", "detection_auroc"),
+    ("mismatch rate estimated by it", "detection_estimated_rate"),
+    ("captions it proposes: of the image's scene class", "rematch_same_class"),
+)
 RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
+PAIRS = (1_000_000, 5_000_000, 100_000_000)
 Lines = Sequence[tuple[str, str]]
 
 
@@ -77,11 +106,6 @@ def with_deviation(value: Statistic | None) -> str:
     return f"{value.mean:.2f} ¹" if value.std is None else f"{value.mean:.2f} ± {value.std:.2f}"
 
 
-def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def light_table(results: Path, lines: Lines, *, full: bool) -> str:
     """mR on RSICD at every mismatch rate, what is printed in the paper, and how true detection was."""
     found = Recorded(results, "rsicd-light")
@@ -96,16 +120,51 @@ def light_table(results: Path, lines: Lines, *, full: bool) -> str:
     rows.append([ORACLE[0], *(found.cell("oracle", rate) for rate in RATES)])
     paper = {row.rate: row.mr for row in find_paper_row(1, "RSICD") if row.method == "PMPGuard"}
     rows.append(["PMPGuard, printed in the paper", *(f"{paper[rate]:.2f}" for rate in RATES)])
-    told = [
-        ("mismatched pairs found by PMPGuard (AUROC)", "detection_auroc"),
-        ("mismatch rate estimated by it", "detection_estimated_rate"),
-        ("captions it proposes: of the image's scene class", "rematch_same_class"),
-    ]
-    for label, name in told[: 3 if full else 2]:
+    for label, name in DETECTED[: 3 if full else 2]:
         shown = [rate for rate in RATES if rate or name == "detection_estimated_rate"]
         cells = [found.mean("pmpguard", rate, name) if rate in shown else "–" for rate in RATES]
         rows.append([label, *cells])
-    return markdown_table(["mismatch rate", *(f"{rate:.0%}".replace("%", " %") for rate in RATES)], rows)
+    return markdown_table(["mismatch rate", *map(percent, RATES)], rows)
+
+
+def one_caption_table(results: Path) -> str:
+    """mR on RSICD with one caption per image, and how true detection was."""
+    found = Recorded(results, "rsicd-one-caption")
+    rows = []
+    for label, method in ONE_CAPTION:
+        cells = [label, *(found.cell(method, rate) for rate in RATES)]
+        rows.append([f"**{cell}**" for cell in cells] if label == OURS else cells)
+    ours = dict(ONE_CAPTION[:-1])[OURS]
+    for label, name in DETECTED[:2]:
+        rows.append([label, *(found.mean(ours, rate, name) for rate in RATES)])
+    return markdown_table(["mismatch rate", *map(percent, RATES)], rows)
+
+
+def scenes_ablation_table(results: Path) -> str:
+    """mR on synthetic scenes with one part changed at a time, and what the training took."""
+    found, rates = Recorded(results, "scenes-ablation"), (0.4, 0.8)
+    rows = []
+    for label, method in SCENES_ABLATION:
+        slowest = max(rate for rate in rates if (method, rate) in found.by_line)
+        seconds = found.mean(method, slowest, "train_seconds", 0)
+        rows.append([label, *(found.cell(method, rate) for rate in rates), seconds])
+    heads = ["", "mR at 40 %", "mR at 80 %", "seconds of training (at 80 %; ¹ at 40 %)"]
+    return markdown_table(heads, rows)
+
+
+def image_level_table(results: Path) -> str:
+    """mR on RSICD where all captions of an image are mismatched together."""
+    found, rows = Recorded(results, "rsicd-light", level="image"), []
+    recorded = [row for row in read_rows(results / "rsicd-light.jsonl") if row.level == "image"]
+    for rate in sorted({rate for method, rate in found.by_line if method == "pmpguard"}):
+        seeds = [row for row in recorded if (row.method, row.rate) == ("pmpguard", rate)]
+        told = [
+            f"{row.metrics['detection_estimated_rate']:.3f}" for row in sorted(seeds, key=lambda r: r.seed)
+        ]
+        cells = [found.cell("infonce", rate), f"**{found.cell('pmpguard', rate)}**"]
+        cells.append(found.mean("pmpguard", rate, "detection_auroc"))
+        rows.append([percent(rate), *cells, ", ".join(told)])
+    return markdown_table(["noise rate", "InfoNCE", "PMPGuard", "AUROC", "estimated rate, by seed"], rows)
 
 
 def frozen_table(results: Path) -> str:
@@ -152,12 +211,76 @@ def demo_table(results: Path) -> str:
     return markdown_table(heads, lines)
 
 
+def mteb_table(results: Path) -> str:
+    """Recalls by MTEB and by our evaluator, and where ties leave room between them."""
+    lines = []
+    for name, found in read_json(results / "mteb.json")["datasets"].items():
+        for key in recall_names():
+            row = found["recalls"][key]
+            low, high = f"{row['lost']:.2f}", f"{row['won']:.2f}"
+            bounds = low if low == high else f"{low} to {high}"
+            lines.append([name, key, f"{row['mteb']:.2f}", f"{row['ours']:.2f}", bounds])
+    heads = ["dataset", "recall", "MTEB", "our evaluation", "ties lost to ties won"]
+    return markdown_table(heads, lines)
+
+
+def memory_table(results: Path) -> str:
+    """Peak memory of commands as measured, and extrapolated along a line."""
+    measured = read_json(results / "memory_scale.json")["commands"]
+    rows = []
+    for command in ("stats", "check", "embed", "train", "audit"):
+        if command not in measured:
+            continue
+        few, many, growth = (measured[command][name] for name in ("few", "many", "bytes_a_further_pair"))
+        peaks = [f"{run['pairs']:,}: {run['peak_bytes'] / 1e9:.2f} GB" for run in (few, many)]
+        further = [
+            f"{(many['peak_bytes'] + growth * (pairs - many['pairs'])) / 1e9:,.1f} GB" for pairs in PAIRS
+        ]
+        seconds = f"{many['processor_seconds'] / many['pairs'] * 1e6:,.0f} s"
+        rows.append([command, *peaks, f"{growth:,}", *further, seconds])
+    heads = ["command", "few pairs", "many pairs", "bytes a further pair",
+             *(f"{pairs // 10**6} million (extrapolated)" for pairs in PAIRS),
+             "processor time a million (extrapolated)"]  # fmt: skip
+    return markdown_table(heads, rows)
+
+
+def shard_table(results: Path) -> str:
+    """Random reads of few and of many shards."""
+    found = read_json(results / "shard_reading.json")
+    rows = [
+        ["a read among 200 shards", f"{found['microseconds_a_read_of_200_shards']:.0f} µs"],
+        [f"a read among {found['shards']:,} shards", f"{found['microseconds_a_read_of_all_shards']:.0f} µs"],
+        [
+            "ratio, by the clock and by processor time",
+            f"{found['ratio']}, {found['ratio_of_processor_time']}",
+        ],
+        ["first reading of all shards, once", f"{found['first_reading_seconds']:.0f} s"],
+        ["the same by a second process", f"{found['opened_by_a_second_process_seconds']:.1f} s"],
+        ["positions on disk", f"{found['bytes_of_positions_a_member']} bytes a member"],
+    ]
+    return markdown_table(["", "measured"], rows)
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "rsicd-light headline": partial(light_table, lines=HEADLINE, full=False),
     "rsicd-light mr": partial(light_table, lines=LIGHT, full=True),
+    "rsicd-light image level": image_level_table,
     "rsicd-frozen mr": frozen_table,
     "rsicd-ablation mr": ablation_table,
+    "rsicd-one-caption mr": one_caption_table,
+    "scenes-ablation mr": scenes_ablation_table,
     "demo seeds": demo_table,
+    "audit detection": audit_detection_table,
+    "audit quick": audit_quick_table,
+    "audit quick one caption": audit_one_caption_table,
+    "audit words": audit_words_table,
+    "audit cleaned": audit_cleaned_table,
+    "first look": first_look_table,
+    "mteb": mteb_table,
+    "search codecs": codecs_table,
+    "shard-reading": shard_table,
+    "memory-scale": memory_table,
+    "default head": default_head_table,
 }
 BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from pmpguard.errors import DataError
+from pmpguard.errors import DataError, require
 from pmpguard.models.encoders.pretrained import ALIASES
 
 
@@ -56,6 +56,8 @@ was tuned on clean RSICD and RSITMD) and convert it, with the tokenizer all CLIP
 def require_dataset(path: Path) -> None:
     """Stop with instructions when nothing is at `path`."""
     advice = missing_dataset(str(path))
+    if advice and path.suffix:
+        raise DataError(f"{path}: no such file", fix="check the path")
     if advice:
         raise DataError(f"{path}: no such dataset", fix=advice)
 
@@ -93,9 +95,8 @@ def missing_weights(name: str) -> str | None:
 
 def _is_cached(source: str) -> bool:
     """Whether the Hugging Face cache of this machine holds a model."""
-    import huggingface_hub
-
+    hub = require("huggingface_hub", "hub")
     try:
-        return isinstance(huggingface_hub.try_to_load_from_cache(source, "config.json"), str)
+        return isinstance(hub.try_to_load_from_cache(source, "config.json"), str)
     except ValueError:  # no name of a model
         return False

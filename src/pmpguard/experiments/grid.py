@@ -74,6 +74,8 @@ class GridConfig:
         paper_dataset: its dataset, where it has none of the name of ours.
         hold_out: images kept from training, for datasets without splits of their own.
         one_caption: train with one caption of each image.
+        format: the dataset's format, where it cannot be told from the path.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
     """
 
     title: str = "Results"
@@ -91,6 +93,8 @@ class GridConfig:
     paper_dataset: str = ""
     hold_out: HoldOut | None = None
     one_caption: bool = False
+    format: str | None = None
+    columns: str | None = None
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -197,6 +201,8 @@ def cell_config(
         train,
         grid.hold_out,
         grid.one_caption,
+        format=grid.format,
+        columns=grid.columns,
     )
     return resolve_experiment(config) if resolved else config
 
@@ -240,7 +246,14 @@ def run_grid(
             if cell.config.dataset != opened:  # never the images of two at once
                 prepared.clear()
                 opened = cell.config.dataset
-            images = fingerprint([settings.model.image_size, settings.cache_images, settings.cache_images_gb])
+            images = fingerprint(
+                [
+                    settings.model.image_size,
+                    settings.model.fit,
+                    settings.cache_images,
+                    settings.cache_images_gb,
+                ]
+            )
             if images not in prepared:
                 prepared[images] = prepare_dataset(cell.config)
             name = "".join(letter if letter.isalnum() else "-" for letter in cell.line.name)

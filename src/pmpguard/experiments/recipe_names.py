@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 
-from pmpguard.errors import ConfigError
+from pmpguard.errors import ConfigError, one_of
 
 FOLDER = Path(__file__).parent / "recipes"
 
@@ -21,11 +20,7 @@ def find_recipe(name: str, kind: str = "") -> Path:
     known = sorted(file.stem for file in (FOLDER / kind).glob("*.yaml"))
     if name in known:
         return FOLDER / kind / f"{name}.yaml"
-    meant = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {meant[0]}? " if meant else ""
-    raise ConfigError(
-        f"no recipe is called {name!r}", fix=f"{hint}known: {', '.join(known) or 'none'}; or give a YAML file"
-    )
+    raise ConfigError(f"no recipe is called {name!r}", fix=f"{one_of(name, known)}; or give a YAML file")
 
 
 def recipe_titles() -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -14,6 +13,8 @@ from typing import Any, Literal
 
 from pmpguard.config import fingerprint, from_dict, to_dict
 from pmpguard.errors import ConfigError, DataError
+from pmpguard.files import full_disk_named, make_folder, sync
+from pmpguard.posix import lock
 
 # "given": only those that were given to the run are on record, not the method's own defaults of its day.
 SettingsKnown = Literal["all", "given"]
@@ -69,13 +70,13 @@ def row_fingerprint(name: str, settings: dict[str, Any]) -> str:
 
 def append_row(path: Path, row: ResultRow) -> None:
     """Add one line and sync it to disk; a line that a killed writer left half-written is removed first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     bad = [name for name, value in row.metrics.items() if not math.isfinite(value)]
     if bad:
         raise DataError(f"{path}: metric {bad[0]!r} of {row.method} is {row.metrics[bad[0]]}, not a number")
     line = json.dumps(to_dict(row), ensure_ascii=False, allow_nan=False) + "\n"
-    with path.open("ab+") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+    with full_disk_named(path), path.open("ab+") as stream:
+        lock(stream.fileno(), wait=True)
         stream.seek(0)
         whole, _, torn = stream.read().rpartition(b"\n")
         if torn:
@@ -87,6 +88,7 @@ def append_row(path: Path, row: ResultRow) -> None:
         stream.write(line.encode("utf-8"))
         stream.flush()
         os.fsync(stream.fileno())
+    sync(path.parent)
 
 
 def read_rows(path: Path) -> list[ResultRow]:

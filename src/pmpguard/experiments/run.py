@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,24 +14,28 @@ import torch
 
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.formats import read_pairs
-from pmpguard.data.images.sources import ImagesInMemory, ImageSource, StreamedImages, open_images
+from pmpguard.data.images.framing import Framing
+from pmpguard.data.images.sources import ImagesInMemory, ImageSource, open_images
+from pmpguard.data.known_datasets import named_as_stand_in
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.splits import HoldOut, draw_splits, keep_one_caption
+from pmpguard.data.splits import HoldOut, draw_splits, keep_one_caption, with_words
 from pmpguard.detection.rematch import Proposals
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.detection import Detection, RematchPrecision, measure_detection, rematch_precision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
+from pmpguard.experiments.oracle import oracle_data
 from pmpguard.experiments.rows import ResultRow, row_fingerprint
+from pmpguard.experiments.run_page import write_run_page
 from pmpguard.files import sha256_file
 from pmpguard.methods.method import Method
-from pmpguard.methods.registry import find_method
 from pmpguard.models.config import Ranking
 from pmpguard.noise.inject import Corruption, corrupt_pairs
 from pmpguard.noise.manifest import apply_manifest, save_manifest
 from pmpguard.synthetic.scenes import synthetic_scenes
 from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distillation import train_with_distillation
+from pmpguard.training.estimate import training_estimate
 from pmpguard.training.loop import TrainingData, TrainResult
 from pmpguard.training.outside_judge import JudgeVectors, judge_vectors, read_judge
 from pmpguard.training.tracking import current_commit, describe_hardware
@@ -45,10 +49,10 @@ class NoiseConfig:
     """Which training captions are made wrong.
 
     Args:
-        rate: share of the pairs (or images).
+        rate: share of the pairs (or images) that are mismatched.
         level: "caption" replaces single captions, "image" all captions of an image.
-        seed: of the corruption; by default the run's own.
-        file: a saved corruption to use instead.
+        seed: seed of the corruption; by default the run's own.
+        file: a saved corruption to use instead of a drawn one.
     """
 
     rate: float = 0.0
@@ -73,6 +77,8 @@ class ExperimentConfig:
         hold_out: images kept from training, for a dataset without splits of its own.
         one_caption: train with one caption of each image (`keep_one_caption`), as archives have them.
         judge: a folder of embeddings or a model that helps to flag pairs, as far as it agrees with the rest.
+        format: the dataset's format, where it cannot be told from the path.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
     """
 
     dataset: str = SCENES
@@ -84,6 +90,8 @@ class ExperimentConfig:
     hold_out: HoldOut | None = None
     one_caption: bool = False
     judge: Path | None = None
+    format: str | None = None
+    columns: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,7 @@ class PreparedDataset:
         return Gallery(self.table.split(split), self.images[split])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExperimentResult:
     """A trained model with everything measured on it."""
 
@@ -107,6 +115,13 @@ class ExperimentResult:
     detection: Detection | None
     rematching: RematchPrecision | None
     corruption: Corruption
+
+    def __repr__(self) -> str:
+        row, found = self.row, self.detection
+        lines = [f"{row.method} on {row.dataset}, {row.rate:.0%} mismatched: mR {row.metrics['mr']:.2f}"]
+        if found is not None:
+            lines.append(f"  noise rate estimated {found.estimated_rate:.3f}, true {found.true_rate:.3f}")
+        return "\n".join(lines)
 
 
 def resolve_experiment(config: ExperimentConfig) -> ExperimentConfig:
@@ -119,29 +134,32 @@ def deciding_settings(config: ExperimentConfig) -> dict[str, Any]:
     """A resolved experiment as plain values, without where files lie and which device computes."""
     plain = to_dict(config)
     plain["dataset"] = Path(config.dataset).name
-    del plain["images"], plain["train"]["device"]
-    if not config.one_caption:  # says nothing where all captions are kept
-        del plain["one_caption"]
-    if config.judge is None:
-        del plain["judge"]
-    else:
+    del plain["images"], plain["format"], plain["train"]["device"]
+    for name in ("columns", "one_caption", "judge"):  # say nothing where they are not used
+        if not plain[name]:
+            del plain[name]
+    if config.train.model.fit == "squash":
+        del plain["train"]["model"]["fit"]
+    if config.judge is not None:
         plain["judge"] = config.judge.name
     if config.noise.file is not None:
         plain["noise"]["file"] = f"{config.noise.file.name}, sha256 {sha256_file(config.noise.file)[:16]}"
     return dict(plain)
 
 
-def read_dataset(
-    dataset: str, images: Path | None, hold_out: HoldOut | None, one_caption: bool = False
-) -> PairTable:
+def read_dataset(config: ExperimentConfig) -> PairTable:
     """The pairs with their own splits, or with those that holding out images makes."""
-    table = read_pairs(Path(dataset), images=images)
-    table = table if hold_out is None else draw_splits(table, hold_out)
-    return keep_one_caption(table) if one_caption else table
+    path = Path(config.dataset)
+    table = read_pairs(path, config.columns, format=config.format, images=config.images)
+    table = with_words(named_as_stand_in(table, path))
+    table = table if config.hold_out is None else draw_splits(table, config.hold_out)
+    return keep_one_caption(table) if config.one_caption else table
 
 
 def prepare_dataset(
-    config: ExperimentConfig, splits: tuple[str, ...] = ("train", "val", "test")
+    config: ExperimentConfig,
+    splits: tuple[str, ...] = ("train", "val", "test"),
+    framing: Framing | None = None,
 ) -> PreparedDataset:
     """Read the pairs and open the images of every needed split."""
     device, size = pick_device(config.train.device), config.train.model.image_size
@@ -154,7 +172,7 @@ def prepare_dataset(
             order = chosen[rows.first_rows]
             images[split] = ImagesInMemory(world.images[torch.from_numpy(order)], device)
         return PreparedDataset(keep_one_caption(world.table) if config.one_caption else world.table, images)
-    table = read_dataset(config.dataset, config.images, config.hold_out, config.one_caption)
+    table = read_dataset(config)
     for split in splits:
         if split not in table.splits():
             raise DataError(
@@ -163,12 +181,10 @@ def prepare_dataset(
                 fix=f"it has {', '.join(table.splits())}; --hold_out.test 500 --hold_out.val 500 keeps so "
                 "many images from training instead",
             )
-    settings = config.train
-    return PreparedDataset(
-        table,
-        {split: open_images(table.split(split), size, device, settings.cache_images, settings.cache_images_gb)
-         for split in splits},
-    )  # fmt: skip
+    train, framing = config.train, framing or config.train.model.framing
+    keep = train.cache_images, train.cache_images_gb
+    opened = {split: open_images(table.split(split), size, device, *keep, framing) for split in splits}
+    return PreparedDataset(table, opened)
 
 
 def corrupt_dataset(table: PairTable, noise: NoiseConfig, seed: int) -> Corruption:
@@ -195,16 +211,23 @@ def noise_fingerprint(corruption: Corruption, oracle: bool) -> str:
 
 
 def run_experiment(
-    config: ExperimentConfig, run: Path, data: PreparedDataset | None = None
+    config: ExperimentConfig,
+    run: Path,
+    data: PreparedDataset | None = None,
+    tell: Callable[[str], None] | None = None,
 ) -> ExperimentResult:
     """Train as configured in folder `run` (continuing what is there) and measure the selected model.
 
-    The injected labels go to the detection metric only, and to the `oracle`, which is told so.
+    The injected labels go to the detection metric only, and to the `oracle`, which is told so. `tell` is told
+    beforehand how long a new run takes.
     """
     started = time.perf_counter()
     config = resolve_experiment(config)
     data = data or prepare_dataset(config)
     device = pick_device(config.train.device)
+    if tell is not None and not (run / "metrics.jsonl").exists():
+        needs = training_estimate(data.table.split("train"), data.images["train"], config.train)
+        tell(f"{config.train.epochs} epochs of {config.train.method} take {needs} here")
     corruption = corrupt_dataset(data.table, config.noise, config.train.seed)
     if corruption.effective_rate >= 1:
         log.warning("%s: every training caption is wrong, there is nothing true to learn", data.table.name)
@@ -268,6 +291,7 @@ def run_experiment(
         seconds=round(time.perf_counter() - started, 2),
         time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
+    write_run_page(run, row.metrics)
     return ExperimentResult(row, trained, test, detection, rematching, corruption)
 
 
@@ -276,12 +300,12 @@ def read_training_judge(config: ExperimentConfig, folder: Path, table: PairTable
     if config.oracle:
         raise ConfigError("oracle: it is told which pairs are right and asks no judge", fix="leave one out")
 
-    def in_size(size: int) -> ImageSource:
+    def opened(size: int, framing: Framing) -> ImageSource:
         model = replace(config.train.model, image_size=size)
         sized = replace(config, train=replace(config.train, model=model))
-        return prepare_dataset(sized, ("train",)).images["train"]
+        return prepare_dataset(sized, ("train",), framing).images["train"]
 
-    return judge_vectors(read_judge(folder), table, in_size, pick_device(config.train.device))
+    return judge_vectors(read_judge(folder), table, opened, pick_device(config.train.device))
 
 
 def extra_rankings(trained: TrainResult) -> list[Ranking]:
@@ -364,27 +388,3 @@ def row_metrics(
         metrics["rematch_proposals"] = float(rematching.proposals)
         metrics |= {f"rematch_{name}": share for name, share in shares.items() if share is not None}
     return metrics
-
-
-def oracle_data(
-    method: str, table: PairTable, images: ImageSource, is_noisy: np.ndarray, device: torch.device
-) -> tuple[PairTable, ImageSource, np.ndarray | None]:
-    """What the oracle trains on, and which of its pairs are right if the method can be told."""
-    if is_noisy.all():
-        raise DataError("oracle: no clean pair is left to train on", fix="lower the mismatch rate")
-    if find_method(method).weights_pairs:
-        return table, images, ~is_noisy
-    return *clean_pairs(table, images, is_noisy, device), None
-
-
-def clean_pairs(
-    table: PairTable, images: ImageSource, is_noisy: np.ndarray, device: torch.device
-) -> tuple[PairTable, ImageSource]:
-    """The truly clean pairs and their images, for the oracle alone."""
-    kept = table.filter(~is_noisy)
-    if isinstance(images, StreamedImages):
-        return kept, StreamedImages(kept, images.size, device, images.ahead)
-    if not isinstance(images, ImagesInMemory):
-        raise ConfigError(f"oracle: cannot choose among {type(images).__name__}")
-    codes = table.image_codes[~is_noisy][kept.first_rows]
-    return kept, ImagesInMemory(images.pixels[torch.from_numpy(codes).to(device)], device)

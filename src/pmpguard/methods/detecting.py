@@ -18,7 +18,7 @@ from pmpguard.detection.evidence.similarity import (
     similarity_measure,
 )
 from pmpguard.detection.judge import Rows, Verdicts, Weights, judge_pairs
-from pmpguard.detection.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate
+from pmpguard.detection.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate, labels_worth
 from pmpguard.detection.null_pairs import Evidence, NullPairs, Numbers, null_pair_count, sample_null_pairs
 from pmpguard.detection.outside_judge import JUDGE, NOT_COUNTED
 from pmpguard.detection.rematch import (
@@ -63,8 +63,8 @@ class DetectingMethod(Method):
             self.register_buffer("p_match", torch.ones(pairs))
             self.register_buffer("estimated_rate", torch.tensor(-1.0))
             self.register_buffer("judged", torch.tensor(1.0))  # 0 where the evidence was blind
-            # of all pairs by training-free detection, and of the held-out ones by the same
-            self.register_buffer("first_rates", torch.full((2,), -1.0, dtype=torch.float64))
+            # of all pairs by training-free detection, of the held-out ones by the same; what the first tells
+            self.register_buffer("first_rates", torch.full((3,), -1.0, dtype=torch.float64))
             self.register_buffer("proposed_caption", torch.full((pairs,), -1, dtype=torch.int64))
             self.register_buffer("proposed_probability", torch.zeros(pairs))
             for kind, count in (("remembered", pairs), ("null_remembered", null_pair_count(pairs))):
@@ -119,9 +119,11 @@ class DetectingMethod(Method):
     def wants_distillation(self) -> bool:
         """Whether enough pairs were flagged for a second model to learn from them by this one's beliefs."""
         least = self.settings.distill_above_rate
-        return (
-            least is not None and self.p_match is not None and float(self._buffer("estimated_rate")) >= least
-        )
+        if least is None:
+            return False
+        if self.clean_mask_given:
+            return 1 - float(self.weight.mean()) >= least
+        return self.p_match is not None and float(self._buffer("estimated_rate")) >= least
 
     def set_clean_mask(self, clean: Tensor) -> None:
         self.weight.copy_(clean)
@@ -186,6 +188,7 @@ class DetectingMethod(Method):
             if held_out.any():
                 part_rate = fit_match_mixture(found.support[held_out], found.null_support, bootstrap=0)
                 rates[1] = part_rate.mismatch_rate
+            rates[2] = labels_worth(found.p_match)
         return believed
 
     def _judge_by_model(self, view: TrainingView, held_out: Rows, p_match: Tensor) -> Tensor:
@@ -204,19 +207,22 @@ class DetectingMethod(Method):
             noise_rate=None if held_out.any() else float(rate), seed=view.seed,
         )  # fmt: skip
         if held_out.any():
-            rate.fill_(self._corrected(found.noise_rate))
+            rate.fill_(self._corrected(found.noise_rate, labels_worth(found.p_match[held_out])))
             self._remember_weights(found.weights)
         return self._believed(found, view)
 
-    def _corrected(self, held_out_rate: float) -> float:
+    def _corrected(self, held_out_rate: float, held_out_worth: float) -> float:
         """The noise rate of all pairs, by held-out ones: of those it trained on a model knows too much.
 
-        How those differ from all others is known from training-free detection, which judged both.
+        How those differ from all others is known from training-free detection, which judged both. The two
+        rates count by their precision: few held-out pairs tell less than all pairs by weaker evidence.
         """
-        everywhere, held_out = self._buffer("first_rates").tolist()
+        everywhere, held_out, everywhere_worth = self._buffer("first_rates").tolist()
         if everywhere < 0 or held_out < 0:
             return held_out_rate
-        return float(np.clip(held_out_rate + everywhere - held_out, 0.0, 1.0))
+        told = everywhere_worth + held_out_worth
+        share = held_out_worth / told if told > 0 else 1.0
+        return float(np.clip(everywhere + share * (held_out_rate - held_out), 0.0, 1.0))
 
     def _believed(self, found: Verdicts, view: TrainingView) -> Tensor:
         """(N,) the probabilities, or all 1 where the evidence is blind."""

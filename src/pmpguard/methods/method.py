@@ -9,7 +9,7 @@ what it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from pmpguard.config import from_dict, to_dict
 from pmpguard.detection.evidence.similarity import Measure
-from pmpguard.errors import ConfigError
+from pmpguard.errors import ConfigError, one_of
 from pmpguard.kernels.awareness.fused import PRODUCT_DTYPE, awareness_scores_fused
 from pmpguard.kernels.caption_blocks import LongerThan
 from pmpguard.losses.positives import positive_targets
@@ -26,15 +26,6 @@ from pmpguard.models.attention.boundary import Boundary
 from pmpguard.models.config import Ranking, RetrieverConfig
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
-
-
-@dataclass(frozen=True)
-class TeacherBatch:
-    """A batch as a finished model sees it, whose soft targets are worth learning."""
-
-    teacher: Retriever
-    texts: Encoded
-    images: Encoded
 
 
 @dataclass(frozen=True)
@@ -49,7 +40,7 @@ class EncodedBatch:
     rows: Tensor  # (T,) int64: rows of the training table
     epoch: int  # from 0
     longer_than: LongerThan | None = None  # (words, most captions of the T with more); None: unknown
-    taught: TeacherBatch | None = None  # where there is a teacher
+    teacher_scores: Sequence[Tensor] | None = None  # (T, I) each, see `Method.teacher_scores`
     weights: Tensor | None = None  # (T,) float, of the epoch's plan; None: all 1
 
     @cached_property
@@ -84,6 +75,7 @@ class TrainingView:
     image_labels: Tensor | None = None  # (images,) int64: scene class of each image, -1 where unknown
     is_last: bool = True  # whether no epoch follows this one
     read_tokens: Callable[[], tuple[Tensor, Tensor]] | None = None  # see `tokens`
+    token_ids: Callable[[], tuple[Tensor, Tensor]] | None = None  # ids (C, L) of the captions, mask (C, L)
     _cache: dict[str, Encoded] = field(default_factory=dict, repr=False)
 
     def _both(self) -> dict[str, Encoded]:
@@ -153,7 +145,7 @@ class Method(nn.Module):
     weights_pairs: ClassVar[bool] = False
     # Whether `begin_epoch` reads the fragments of all images and captions.
     plans_by_fragments: ClassVar[bool] = False
-    # Whether the losses read `EncodedBatch.taught`.
+    # Whether there are `teacher_scores`, which the losses read.
     can_distill: ClassVar[bool] = False
     # (N,) float in [0, 1], set by methods that judge pairs: the detection metric reads it, the loop does not.
     p_match: Tensor | None
@@ -183,9 +175,7 @@ class Method(nn.Module):
     def read_settings(cls, preset: str, overrides: dict[str, Any]) -> Any:
         """Settings of a preset with some of them replaced; an unknown name is an error listing the known."""
         if preset not in cls.PRESETS:
-            raise ConfigError(
-                f"preset: {cls.name} has no preset {preset!r}", fix=f"known: {', '.join(cls.PRESETS)}"
-            )
+            raise ConfigError(f"preset: {cls.name} has no preset {preset!r}", fix=one_of(preset, cls.PRESETS))
         return from_dict(cls.Settings, {**cls.PRESETS[preset], **to_dict(overrides)}, where="settings")
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
@@ -206,6 +196,10 @@ class Method(nn.Module):
             f"{self.name} judges no pairs, so a judge is of no use to it",
             fix="train pmpguard, or leave it out",
         )
+
+    def teacher_scores(self, teacher: Retriever, batch: EncodedBatch) -> Sequence[Tensor]:
+        """(T, I) each: the scores whose softmax `losses` learns, of a batch as a teacher encodes it."""
+        raise NotImplementedError(f"{self.name} cannot learn from a teacher")
 
     def wants_distillation(self) -> bool:
         """Whether, by what a finished run has found, a second model taught by this one is worth its time."""

@@ -8,6 +8,7 @@ validation and are off.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -24,7 +25,6 @@ from pmpguard.losses.infonce import infonce_terms
 from pmpguard.methods.detecting import DetectingMethod
 from pmpguard.methods.method import (
     EncodedBatch,
-    TeacherBatch,
     awareness_of,
     boundary_progress,
     pooled_cosines,
@@ -33,6 +33,7 @@ from pmpguard.methods.method import (
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.models.config import CrossGatedConfig, Ranking, RetrieverConfig
 from pmpguard.models.encoded import Encoded
+from pmpguard.models.retriever import Retriever
 
 GATED_CHUNK = 64  # captions and images gated at once: every pair has gated fragments of its own
 
@@ -84,26 +85,29 @@ class PmpGuard(DetectingMethod):
         found = {name: share.get(name, 1.0) * term * weights for name, term in terms.items()}
         if self.kept_back is not None:
             found["complementary"] = self._push(batch) * ~self.kept_back[batch.rows]
-        if batch.taught is not None:
-            found |= self._distillation(batch, batch.taught, weights, logits)
+        if batch.teacher_scores is not None:
+            found |= self._distillation(batch, batch.teacher_scores, weights, logits)
         return found
 
+    def teacher_scores(self, teacher: Retriever, batch: EncodedBatch) -> list[Tensor]:
+        scores = [pooled_cosines(batch) / teacher.temperature]
+        if self.settings.pnaa:
+            boundary = teacher.boundary.value(train=False)
+            aware = awareness_of(batch.texts, batch.images, boundary, batch.longer_than)
+            scores.append(aware / self.settings.awareness_temperature)
+        return scores
+
     def _distillation(
-        self, batch: EncodedBatch, taught: TeacherBatch, weights: Tensor, logits: dict[str, Tensor]
+        self, batch: EncodedBatch, scores: Sequence[Tensor], weights: Tensor, logits: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """(T,) each: pairs learn a teacher's soft targets as far as they are judged mismatched."""
-        settings, texts, images = self.settings, taught.texts, taught.images
+        strength = self.settings.distill_weight
         with torch.no_grad():
-            scores = [texts.pooled @ images.pooled.T / taught.teacher.temperature]  # (T, I)
-            if settings.pnaa:
-                boundary = taught.teacher.boundary.value(train=False)
-                aware = awareness_of(texts, images, boundary, batch.longer_than)
-                scores.append(aware / settings.awareness_temperature)
             soft = soft_targets(scores)
             best = weights.new_zeros(len(batch.image_keys))  # (I,)
             best = best.scatter_reduce(0, batch.image_of, weights, "amax")
         return {
-            f"taught {name}": settings.distill_weight * distillation_terms(each, soft, 1 - weights, 1 - best)
+            f"taught {name}": strength * distillation_terms(each, soft, 1 - weights, 1 - best)
             for name, each in logits.items()
         }
 

@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from pmpguard.errors import ConfigError
+from pmpguard.errors import ConfigError, one_of
 from pmpguard.methods.method import Method
 
 BUILT_IN = {
@@ -19,6 +19,12 @@ BUILT_IN = {
     "l2rm": "pmpguard.methods.baselines.l2rm:L2rm",
     "bicro": "pmpguard.methods.baselines.bicro:BiCro",
     "decl": "pmpguard.methods.baselines.decl:Decl",
+    "ncr": "pmpguard.methods.baselines.ncr:Ncr",
+    "crcl": "pmpguard.methods.baselines.crcl:Crcl",
+    "npc": "pmpguard.methods.baselines.npc:Npc",
+    "osa": "pmpguard.methods.baselines.osa:Osa",
+    "in2r": "pmpguard.methods.baselines.in2r:In2r",
+    "sclip": "pmpguard.methods.baselines.sclip:Sclip",
     "rrsitr": "pmpguard.methods.baselines.rrsitr:Rrsitr",
     "harma": "pmpguard.methods.baselines.harma:Harma",
     "pir": "pmpguard.methods.baselines.pir:Pir",
@@ -44,7 +50,7 @@ def find_method(name: str) -> type[Method]:
     if not attribute:
         raise ConfigError(
             f"method: unknown method {name!r}",
-            fix=f"known: {', '.join(known_methods())}; your own: package.module:Class",
+            fix=f"{one_of(name, known_methods())}; your own: package.module:Class",
         )
     if path == name and (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # `mymethods:Mine` may lie in the current folder, as under `python -m`

@@ -52,14 +52,6 @@ def plan_batch(rows: np.ndarray, image_codes: np.ndarray, caption_codes: np.ndar
     return BatchPlan(rows, images[appearance], place[inverse], caption_codes[rows])
 
 
-@dataclass(frozen=True)
-class EpochOrder:
-    """One epoch: `rows` cut every `batch_size` gives the batches."""
-
-    rows: np.ndarray  # (N,) int64, every row once
-    collisions: int  # groups left in a batch with another of the same image or caption
-
-
 def epoch_order(
     image_codes: np.ndarray,
     caption_codes: np.ndarray,
@@ -69,8 +61,11 @@ def epoch_order(
     captions_per_image: int = 1,
     avoid_collisions: bool = True,
     turn: int = 0,
-) -> EpochOrder:
+) -> tuple[np.ndarray, int]:
     """Shuffle the pairs of an epoch; a pure function of its arguments.
+
+    Gives every row once (N,), to be cut every `batch_size`, and how many groups are left in a batch with
+    another of the same image or caption.
 
     Up to `captions_per_image` pairs of one image form a group that stays together (unless the end of a
     batch cuts it). Groups are shuffled, then `avoid_collisions` moves apart groups of one batch that share
@@ -81,7 +76,7 @@ def epoch_order(
     starts, sizes = _cut_at_batches(sizes, batch_size)
     plan = _Plan(rows, starts, sizes, batch_size, image_codes, caption_codes)
     colliding = plan.repair(draws) if avoid_collisions else plan.colliding()
-    return EpochOrder(plan.rows, len(colliding))
+    return plan.rows, len(colliding)
 
 
 def rows_by_turn(repeats: np.ndarray, seed: int, epoch: int) -> list[np.ndarray]:
@@ -269,7 +264,7 @@ class PairSampler:
         batch_size: pairs per step, over all processes.
         captions_per_image: pairs of one image that go together, so that it is encoded once for them.
         avoid_collisions: keep other pairs of one image, and equal captions, out of the same batch where
-            possible; `collisions(epoch)` counts what was not.
+            possible.
         drop_last: leave out the last, incomplete batch; which pairs that hits changes with the epoch.
     """
 
@@ -291,7 +286,7 @@ class PairSampler:
         self.avoid_collisions = avoid_collisions
         self.drop_last = drop_last
         self.repeats: np.ndarray | None = None  # (N,) how often an epoch comes to each row; None: once
-        self._latest: tuple[int, EpochOrder] | None = None
+        self._latest: tuple[int, np.ndarray] | None = None
         self._check()
 
     def _check(self) -> None:
@@ -325,20 +320,19 @@ class PairSampler:
         whole, rest = divmod(len(self.image_codes), self.batch_size)
         return whole if self.drop_last or not rest else whole + 1
 
-    def order(self, epoch: int) -> EpochOrder:
-        """The plan of an epoch; the latest one is kept."""
+    def order(self, epoch: int) -> np.ndarray:
+        """The rows of an epoch (N,), to be cut every `batch_size`; the latest order is kept."""
         if self._latest is None or self._latest[0] != epoch:
             turns = [np.arange(len(self.image_codes))]
             if self.repeats is not None:
                 turns = rows_by_turn(self.repeats, self.seed, epoch)
-            plans = [self._turn(epoch, turn, rows) for turn, rows in enumerate(turns)]
-            rows = np.concatenate([plan.rows for plan in plans])
-            self._latest = (epoch, EpochOrder(rows, sum(plan.collisions for plan in plans)))
+            ordered = [self._turn(epoch, turn, rows) for turn, rows in enumerate(turns)]
+            self._latest = epoch, np.concatenate(ordered)
         return self._latest[1]
 
-    def _turn(self, epoch: int, turn: int, rows: np.ndarray) -> EpochOrder:
+    def _turn(self, epoch: int, turn: int, rows: np.ndarray) -> np.ndarray:
         """The given rows in the order of this turn of the epoch."""
-        plan = epoch_order(
+        order, _ = epoch_order(
             self.image_codes[rows],
             self.caption_codes[rows],
             self.batch_size,
@@ -348,7 +342,7 @@ class PairSampler:
             self.avoid_collisions,
             turn,
         )
-        return EpochOrder(rows[plan.rows], plan.collisions)
+        return np.asarray(rows[order])
 
     def visit(self, repeats: np.ndarray | None) -> None:
         """From now on an epoch comes this often to each row (N,); as often in all as there are rows."""
@@ -363,15 +357,11 @@ class PairSampler:
         """Plan anew: the codes have changed."""
         self._latest = None
 
-    def collisions(self, epoch: int) -> int:
-        """Groups that share a batch with another group of the same image or an equal caption."""
-        return self.order(epoch).collisions
-
     def batch_rows(self, epoch: int, step: int) -> np.ndarray:
         """(T,) int64: the rows of one global batch."""
         if not 0 <= step < self.steps_per_epoch:
             raise DataError(f"step {step} is outside the epoch's {self.steps_per_epoch} steps")
-        return self.order(epoch).rows[step * self.batch_size : (step + 1) * self.batch_size]
+        return self.order(epoch)[step * self.batch_size : (step + 1) * self.batch_size]
 
     def batches(self, epoch: int, start_step: int = 0, rank: int = 0, world: int = 1) -> Iterator[np.ndarray]:
         """The rows of this process for every step from `start_step` on.

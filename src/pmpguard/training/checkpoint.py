@@ -8,28 +8,32 @@ generator is saved.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pmpguard.config import first_difference, from_dict
 from pmpguard.errors import CheckpointError, PmpguardError
 from pmpguard.files import (
     atomic_directory,
+    make_folder,
     read_json,
     recover_directory,
     remove_leftovers,
     verify_manifest,
     write_json,
 )
+from pmpguard.models.checkpoints import read_safetensors
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 # What `atomic_directory` moves aside while it replaces a checkpoint of the same step.
+ANOTHER = "remove that checkpoint to go on from the one before it, or choose another folder"
 _REPLACED = ".old-step-"
 
 
@@ -67,23 +71,33 @@ def save_checkpoint(
 ) -> Path:
     """Write `checkpoints/step-N`, then drop all but the newest `keep`."""
     folder = run / "checkpoints"
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     remove_leftovers(folder)
     target = folder / f"step-{position.step:08d}"
     try:
         with atomic_directory(target) as directory:
             for name, values in tensors.items():
-                contiguous = {key: value.detach().cpu().contiguous() for key, value in values.items()}
-                save_file(contiguous, directory / f"{name}.safetensors")
+                save_file(unshared(values), directory / f"{name}.safetensors")
             write_json(directory / "state.json", {"identity": asdict(identity), "position": asdict(position)})
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{target} could not be written ({error})",
             fix="free some disk space and run the same command again: it continues from the last checkpoint",
         ) from error
-    for old in [*sorted(folder.glob("step-*"))[:-keep], *folder.glob(f"{_REPLACED}*")]:
+    for old in sorted(folder.glob("step-*"))[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def unshared(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors on the CPU; one that is another's memory under a second name, as a T5's words, is copied."""
+    result, known = {}, set()
+    for key, value in values.items():
+        plain = value.detach().cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        result[key] = plain.clone() if place in known else plain
+        known.add(place)
+    return result
 
 
 def latest_checkpoint(run: Path) -> Path | None:
@@ -111,8 +125,7 @@ def refuse_foreign(run: Path, identity: RunIdentity, resume: bool = True) -> Non
 
 def check_identity(directory: Path, identity: RunIdentity) -> None:
     """An error if the checkpoint belongs to another run; nothing is written."""
-    state = read_json(directory / "state.json")
-    difference = first_difference({"teacher": "", **state["identity"]}, asdict(identity))
+    difference = first_difference({"teacher": "", **read_state(directory)["identity"]}, asdict(identity))
     if difference:
         raise CheckpointError(
             f"{directory.parent.parent} cannot be resumed: {difference}",
@@ -120,13 +133,22 @@ def check_identity(directory: Path, identity: RunIdentity) -> None:
         )
 
 
+def read_state(directory: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself, of the form it is written in."""
+    stored = read_json(directory / "state.json")
+    parts = [stored.get(name) for name in ("identity", "position")] if isinstance(stored, dict) else [None]
+    if not all(isinstance(part, dict) for part in parts):
+        raise CheckpointError(f"{directory}/state.json: damaged", fix=ANOTHER)
+    return dict(stored)
+
+
 def load_checkpoint(directory: Path, identity: RunIdentity) -> tuple[Position, dict[str, dict[str, Tensor]]]:
     """Read a checkpoint after making sure it belongs to this very run."""
     check_identity(directory, identity)
-    state = read_json(directory / "state.json")
-    tensors = {path.stem: load_file(path) for path in sorted(directory.glob("*.safetensors"))}
+    state = read_state(directory)
+    tensors = {path.stem: read_safetensors(path) for path in sorted(directory.glob("*.safetensors"))}
     if "plan" not in tensors:
-        raise CheckpointError(f"{directory}: the method's plan is missing", fix="choose another folder")
+        raise CheckpointError(f"{directory}: the method's plan is missing", fix=ANOTHER)
     return from_dict(Position, state["position"], where=f"{directory}/state.json"), tensors
 
 

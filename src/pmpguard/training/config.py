@@ -24,11 +24,11 @@ class OptimiserConfig:
     Args:
         encoder_lr: learning rate of the pretrained encoders.
         head_lr: learning rate of everything trained from scratch.
-        weight_decay: not applied to biases, norms and temperatures.
-        betas: of AdamW.
+        weight_decay: pull of weights towards zero; not applied to biases, norms and temperatures.
+        betas: decay of AdamW's running averages.
         warmup_ratio: share of all steps in which the rate rises linearly.
-        schedule: how it falls afterwards, to zero.
-        max_grad_norm: largest gradient norm.
+        schedule: how the rate falls to zero afterwards.
+        max_grad_norm: gradients of a larger norm are scaled down to it.
         grad_accumulation: batches whose gradients are averaged before a step.
     """
 
@@ -48,24 +48,25 @@ class TrainConfig:
 
     Args:
         method: a known method, or package.module:Class of your own.
-        preset: the method's preset.
-        settings: the method's settings that differ from the preset.
+        preset: a preset of the method's settings.
+        settings: settings of the method that differ from the preset.
         model: encoders and modules.
         epochs: passes over the pairs.
         batch_size: captions per step, over all processes.
         captions_per_image: captions of one image that share a batch, so that it is encoded once for them.
-        seed: of everything random.
-        precision: of the encoders' arithmetic on CUDA; other devices, scores and losses always use float32.
+        seed: seed of everything random in training.
+        precision: number type of the encoders on CUDA; other devices, scores and losses always use float32.
         ema: decay per step of the averaged weights that are evaluated and saved; 0 switches it off.
         optimiser: rates and schedule.
         augmentation: random changes to the images.
-        cache_images: hold all images decoded in memory (auto: when they fit in `cache_images_gb`).
-        cache_images_gb: how much memory resident images may take.
+        cache_images: hold all images decoded, or what frozen backbones made of them, in memory (auto: when
+            they fit in `cache_images_gb`; never: such features go to the cache folder on disk).
+        cache_images_gb: how much memory resident images, or features, may take.
         cuda_graphs: replay captured CUDA graphs instead of launching kernels one by one (CUDA only).
         checkpoint_every: steps between checkpoints; 0 saves only at the end of epochs, -1 never.
-        keep_checkpoints: how many are kept.
-        evaluate_every: epochs between validations.
-        device: "auto", "cpu", "cuda".
+        keep_checkpoints: how many of the newest checkpoints are kept.
+        evaluate_every: epochs between two validations.
+        device: where to train: "auto", "cpu" or "cuda".
     """
 
     method: str = "pmpguard"

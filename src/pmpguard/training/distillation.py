@@ -10,10 +10,14 @@ Teacher and student then have folders of their own in the run, each with config,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from pmpguard.files import sync, write_atomic
+from pmpguard.methods.method import Method
 from pmpguard.training.checkpoint import refuse_foreign
 from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distributed import World, barrier, writing_right
@@ -31,7 +35,7 @@ def train_with_distillation(
 ) -> TrainResult:
     """As `train`, continuing what is in `run`; with a student if the method asks for one.
 
-    `run/model` is then the better of the two on validation, and the verdicts are its own.
+    `run/model` is then the better of the two on validation; pairs are judged as both do on average.
     """
     config, world = resolve(config), World.current()
     divided = (run / TEACHER).is_dir()
@@ -51,11 +55,22 @@ def train_with_distillation(
     seconds = teacher.seconds + student.seconds
     better = student.best_mr > teacher.best_mr
     kept = student if better else teacher
+    average_verdicts([teacher.method, student.method])
     if world.is_main:
         notes = kept_note(STUDENT if better else TEACHER, teacher.best_mr, student.best_mr)
         kept.retriever.save(run / "model", notes=notes)
     barrier(world)
     return replace(kept, seconds=seconds, model_kept=2 if better else 1, models_trained=2)
+
+
+def average_verdicts(methods: Sequence[Method]) -> None:
+    """Let models of the same pairs judge them, and how many are mismatched, as they all do on average."""
+    for name in ("p_match", "estimated_rate"):
+        values = [getattr(method, name) for method in methods]
+        if all(isinstance(value, torch.Tensor) for value in values):
+            mean = torch.stack(values).mean(0)
+            for value in values:
+                value.copy_(mean)
 
 
 def divide(run: Path, world: World) -> None:
@@ -71,6 +86,7 @@ def divide(run: Path, world: World) -> None:
                 write_atomic(teacher / name, (run / name).read_bytes())
             for name in moved:
                 (run / name).rename(teacher / name)
+            sync(teacher)
             sync(run)
     barrier(world)
 

@@ -17,6 +17,7 @@ from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.distributed import World, gather_encoded
 from pmpguard.training.feature_cache import (
+    IN_MEMORY,
     cache_features,
     encode_images,
     encode_texts,
@@ -24,6 +25,8 @@ from pmpguard.training.feature_cache import (
     text_features,
 )
 from pmpguard.training.loader import ImageInput, ImageInputs, TextInput, TokenTable
+from pmpguard.training.stored_features import Storage
+from pmpguard.training.tracking import progress_bar
 
 BATCH = 128
 ALONE = World()
@@ -61,10 +64,11 @@ class Split:
         *,
         batch: int = BATCH,
         precision: str = "fp32",
+        storage: Storage = IN_MEMORY,
     ) -> Split:
         """With the features of frozen backbones in the place of pixels and token ids."""
         tokens = TokenTable.of(table, retriever, retriever.device)
-        features = cache_features(retriever, images, tokens, batch, retriever.device, precision)
+        features = cache_features(retriever, images, tokens, batch, retriever.device, precision, storage)
         return cls(table, *features, batch, precision)
 
     @property
@@ -96,14 +100,21 @@ class Split:
         device = self.tokens.ids.device
         captions, images = (self._own_parts(len(items), world) for items in (self.tokens, self.images))
         inputs = self.images.batches([np.arange(part.start, part.stop) for part in images])
-        with encoder_precision(device, self.precision):
-            texts = [
-                read_texts(retriever, self.tokens.part(part)).to(dtype=torch.float32) for part in captions
-            ]
-            seen = [read_images(retriever, given).to(dtype=torch.float32) for given in inputs]
+        counts = [sum(part.stop - part.start for part in parts) for parts in (captions, images)]
+        bar = progress_bar(sum(counts), 0, "encoding", unit="item", active=world.is_main, leave=False)
+
+        def told(part: Encoded) -> Encoded:
+            bar.update(len(part))
+            return part.to(dtype=torch.float32)
+
+        with encoder_precision(device, self.precision), bar:
+            texts = Encoded.filled(
+                (told(read_texts(retriever, self.tokens.part(part))) for part in captions), counts[0]
+            )
+            seen = Encoded.filled((told(read_images(retriever, given)) for given in inputs), counts[1])
         return (
-            gather_encoded(Encoded.cat(texts), len(self.tokens), world),
-            gather_encoded(Encoded.cat(seen), len(self.images), world),
+            gather_encoded(texts, len(self.tokens), world),
+            gather_encoded(seen, len(self.images), world),
         )
 
     def _own_parts(self, count: int, world: World) -> list[slice]:

@@ -14,12 +14,16 @@ from pmpguard.training.distributed import World, broadcast_tensors
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.encode import Split
 from pmpguard.training.feature_cache import can_cache
+from pmpguard.training.stored_features import Storage
 
 
 def open_split(table: PairTable, images: ImageSource, retriever: Retriever, config: TrainConfig) -> Split:
-    """A split as the run reads it; features of frozen backbones are cached."""
-    how = Split.cached if can_cache(retriever, config.augmentation) else Split.open
-    return how(table, images, retriever, batch=config.batch_size, precision=config.precision)
+    """A split as the run reads it; features of frozen backbones are cached, in memory where they may be."""
+    size, precision = config.batch_size, config.precision
+    if not can_cache(retriever, config.augmentation):
+        return Split.open(table, images, retriever, batch=size, precision=precision)
+    storage = Storage(config.cache_images, config.cache_images_gb)
+    return Split.cached(table, images, retriever, batch=size, precision=precision, storage=storage)
 
 
 def plan_epoch(
@@ -37,6 +41,7 @@ def plan_epoch(
         image_labels=torch.from_numpy(image_label_codes(split.table)).to(device),
         is_last=epoch + 1 == config.epochs,
         read_tokens=lambda: split.pooled_features(method.retriever, world),
+        token_ids=lambda: (split.tokens.ids, split.tokens.mask),
     )
     method.eval()
     with torch.no_grad(), averaged.in_place(method):

@@ -7,24 +7,32 @@ image never change. They stand where pixels or token ids would, as `Encoded` bef
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import pyarrow as pa
 import torch
-from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from pmpguard.data.images.sources import ImageSource, ImageSubset
+from pmpguard.config import fingerprint
+from pmpguard.data.byte_ranges import file_version
+from pmpguard.data.images.sources import ImageSource, ImageSubset, StreamedImages
 from pmpguard.data.images.transforms import Augmentation
+from pmpguard.data.shards import split_reference
 from pmpguard.device import encoder_precision, to_device
 from pmpguard.errors import ConfigError
+from pmpguard.models.checkpoints import tensors_fingerprint, weights_fingerprint
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
-from pmpguard.training.loader import ImageInput, TextInput, TokenTable
+from pmpguard.training.loader import ImageInput, ImageInputs, TextInput, TokenTable
+from pmpguard.training.stored_features import Storage, read_or_make
 from pmpguard.training.tracking import progress_bar
+
+IN_MEMORY = Storage("always")
 
 
 def encode_images(retriever: Retriever, images: ImageInput) -> Encoded:
@@ -51,15 +59,16 @@ def text_features(retriever: Retriever, texts: TextInput) -> Encoded:
 class CachedImages:
     """A frozen backbone's features of images, in the place of an `ImageSource`."""
 
-    features: Encoded  # (images, n, c), or of a larger set
+    features: Encoded  # (images, n, c), or of a larger set; mapped ones lie on disk
     codes: np.ndarray  # (images,) their numbers in the features
+    device: torch.device  # where they are wanted
 
     def __len__(self) -> int:
         return len(self.codes)
 
     def batches(self, codes: Sequence[np.ndarray]) -> Iterator[Encoded]:
         for part in codes:
-            yield self.features[to_device(self.codes[part], self.features.mask.device)]
+            yield self.features[to_device(self.codes[part], self.features.mask.device)].to(self.device)
 
 
 def can_cache(retriever: Retriever, augmentation: Augmentation) -> bool:
@@ -86,8 +95,13 @@ def cache_features(
     batch: int,
     device: torch.device,
     precision: str = "fp32",
-) -> tuple[CachedImages, TokenTable]:
-    """Run both frozen backbones over everything; features stay on the device, in the run's precision."""
+    storage: Storage = IN_MEMORY,
+) -> tuple[ImageInputs, TokenTable]:
+    """Run both frozen backbones over everything; features are kept in the run's precision.
+
+    They stay on the device, or go to disk where `storage` says so. Where the disk has no room either, images
+    and captions are given back as they were.
+    """
     if not is_frozen(retriever):
         raise ConfigError(
             "features can be kept only of frozen backbones",
@@ -97,12 +111,49 @@ def cache_features(
     weights = f"{kept} {device} {weights_fingerprint(retriever.text_encoder.backbone)}"
     known = _CAPTIONS.setdefault(whole_set(images), {}).setdefault(weights, {})
     with encoder_precision(device, precision):
-        features = _caption_features(retriever, tokens, batch, kept, known)
-    words = features.mask.sum(1).cpu().numpy()
-    return (
-        cache_images(retriever, images, batch, device, precision),
-        replace(tokens, lengths=words, packs=False, specials=(0, 0), features=features),
-    )
+        if storage.keep == "always" or storage.in_memory(_caption_bytes(retriever, tokens, kept)):
+            features: Encoded | None = _caption_features(retriever, tokens, batch, kept, known)
+        else:
+            features = _captions_on_disk(retriever, tokens, batch, kept, storage, weights)
+    if features is not None:
+        words = features.mask.sum(1).cpu().numpy()
+        tokens = replace(tokens, lengths=words, packs=False, specials=(0, 0), features=features)
+    return cache_images(retriever, images, batch, device, precision, storage), tokens
+
+
+def _longest(tokens: TokenTable) -> int:
+    """Most words of a caption."""
+    return max(1, tokens.mask.shape[1] - sum(tokens.specials))
+
+
+def _caption_bytes(retriever: Retriever, tokens: TokenTable, kept: torch.dtype) -> int:
+    """What the features of all captions take; of their width one caption tells."""
+    if not len(tokens):
+        return 0
+    first = slice(0, 1)
+    width = retriever.text_tokens(tokens.ids[first].long(), tokens.mask[first]).pooled.shape[1]
+    return len(tokens) * (_longest(tokens) + 1) * width * torch.empty(0, dtype=kept).element_size()
+
+
+def _captions_on_disk(
+    retriever: Retriever, tokens: TokenTable, batch: int, kept: torch.dtype, storage: Storage, weights: str
+) -> Encoded | None:
+    """Features of the captions in their own order, all as long as the longest."""
+    longest, count = _longest(tokens), len(tokens)
+
+    def make(first: int) -> Iterator[Encoded]:
+        with progress_bar(count, first, "reading captions", unit="caption") as bar:
+            for start in range(first, count, batch):
+                part = slice(start, start + batch)
+                read = retriever.text_tokens(tokens.ids[part].long(), tokens.mask[part]).to(dtype=kept)
+                missing = longest - read.mask.shape[1]
+                yield Encoded(
+                    read.pooled, pad(read.fragments, (0, 0, 0, missing)), pad(read.mask, (0, missing))
+                )
+                bar.update(len(read))
+
+    name = fingerprint(["captions", weights, batch, tensors_fingerprint([tokens.ids, tokens.mask])])
+    return read_or_make(name, count, _caption_bytes(retriever, tokens, kept), batch, storage, make)
 
 
 def _caption_features(
@@ -117,7 +168,7 @@ def _caption_features(
         for start in range(0, len(new), batch):
             rows = new[start : start + batch]
             chosen, width = torch.from_numpy(rows).to(tokens.ids.device), int(tokens.lengths[rows].max())
-            part = retriever.text_tokens(tokens.ids[chosen, :width], tokens.mask[chosen, :width])
+            part = retriever.text_tokens(tokens.ids[chosen, :width].long(), tokens.mask[chosen, :width])
             part = part.to(dtype=kept)
             for place, (row, words) in enumerate(zip(rows, part.mask.sum(1).tolist(), strict=True)):
                 one = part[place : place + 1]
@@ -125,7 +176,7 @@ def _caption_features(
                     one.pooled.clone(), one.fragments[:, :words].clone(), one.mask[:, :words].clone()
                 )
             bar.update(len(rows))
-    longest = max(1, tokens.mask.shape[1] - sum(tokens.specials))  # m
+    longest = _longest(tokens)  # m
     width = known[names[0]].pooled.shape[1] if names else 0
     silent = Encoded(  # pads all captions to the same length
         torch.zeros(1, width, dtype=kept, device=tokens.ids.device),
@@ -137,27 +188,57 @@ def _caption_features(
 
 @torch.no_grad()
 def cache_images(
-    retriever: Retriever, images: ImageSource, batch: int, device: torch.device, precision: str = "fp32"
-) -> CachedImages:
-    """The features of the images; of a part of a set, the whole set is read."""
+    retriever: Retriever,
+    images: ImageSource,
+    batch: int,
+    device: torch.device,
+    precision: str = "fp32",
+    storage: Storage = IN_MEMORY,
+) -> ImageInputs:
+    """The features of the images, where `storage` has room; of a part of a set, the whole set is read."""
     if isinstance(images, ImageSubset):
-        whole = cache_images(retriever, images.whole, batch, device, precision)
-        return CachedImages(whole.features, whole.codes[images.codes])
+        whole = cache_images(retriever, images.whole, batch, device, precision, storage)
+        if not isinstance(whole, CachedImages):
+            return images
+        return replace(whole, codes=whole.codes[images.codes])
     kept = kept_type(precision, device)
     codes = np.arange(len(images))
-    parts = [codes[start : start + batch] for start in range(0, len(codes), batch)]
 
-    def read() -> Encoded:
-        features = []
-        with progress_bar(len(codes), 0, "reading images", unit="image") as bar:
+    def make(first: int) -> Generator[Encoded, None, None]:
+        parts = [codes[start : start + batch] for start in range(first, len(codes), batch)]
+        with progress_bar(len(codes), first, "reading images", unit="image") as bar:
             for pixels in images.batches(parts):
-                features.append(retriever.image_tokens(pixels).to(dtype=kept))
+                yield retriever.image_tokens(pixels).to(dtype=kept)
                 bar.update(len(pixels))
-        return Encoded.cat(features)
+
+    def read() -> Encoded | None:
+        made = make(0)
+        beginning = next(made)
+        size = len(codes) * _bytes_of(beginning) // len(beginning)
+        if storage.in_memory(size):
+            return Encoded.filled(itertools.chain([beginning], made), len(codes))
+        made.close()
+        name = fingerprint(["images", weights, images_fingerprint(images)])
+        return read_or_make(name, len(codes), size, batch, storage, make)
 
     with encoder_precision(device, precision):
         weights = f"{batch} {kept} {device} {weights_fingerprint(retriever.image_encoder.backbone)}"
-        return CachedImages(_remembered(images, weights, read), codes)
+        features = _remembered(images, weights, read)
+    return images if features is None else CachedImages(features, codes, device)
+
+
+def _bytes_of(part: Encoded) -> int:
+    return sum(each.numel() * each.element_size() for each in (part.pooled, part.fragments, part.mask))
+
+
+def images_fingerprint(images: ImageSource) -> str:
+    """What tells the content of a set of images: the names, sizes and times of its files, or its pixels."""
+    if not isinstance(images, StreamedImages):
+        return tensors_fingerprint([getattr(images, "pixels")])  # noqa: B009 - in memory
+    names = images.table.arrow["image"].take(pa.array(images.rows)).to_pylist()
+    files = {split_reference(name)[0] for name in names}
+    versions = [[file, *file_version(images.table.root / file)] for file in sorted(files)]
+    return fingerprint([names, versions, str(images.table.root), images.size, str(images.framing)])
 
 
 def whole_set(images: ImageSource) -> ImageSource:
@@ -177,25 +258,14 @@ _CAPTIONS: WeakKeyDictionary[ImageSource, dict[str, dict[bytes, Encoded]]] = Wea
 MAX_CACHED_MODELS = 4  # of each set of images
 
 
-def _remembered(images: ImageSource, weights: str, read: Callable[[], Encoded]) -> Encoded:
+def _remembered(images: ImageSource, weights: str, read: Callable[[], Encoded | None]) -> Encoded | None:
     cache = _READ.setdefault(images, OrderedDict())
     if weights not in cache:
-        cache[weights] = read()
+        features = read()
+        if features is None:
+            return None
+        cache[weights] = features
     cache.move_to_end(weights)
     while len(cache) > MAX_CACHED_MODELS:
         cache.popitem(last=False)
     return cache[weights]
-
-
-def weights_fingerprint(module: nn.Module) -> str:
-    """Equal fingerprints, equal weights."""
-    return tensors_fingerprint(module.state_dict().values())
-
-
-def tensors_fingerprint(tensors: Iterable[Tensor]) -> str:
-    """A hash of the tensors' values and shapes."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

@@ -35,7 +35,9 @@ def stop_requests() -> Iterator[StopRequest]:
     """Within the block both signals ask the run to stop; outside the main thread none arrives."""
     request = StopRequest()
     try:
-        previous = {number: signal.signal(number, request) for number in SIGNALS}
+        # who handles SIGTERM already, as the command line does, passes it on as Ctrl-C
+        mine = [each for each in SIGNALS if each == signal.SIGINT or signal.getsignal(each) == signal.SIG_DFL]
+        previous = {number: signal.signal(number, request) for number in mine}
     except ValueError:  # not in the main thread
         yield request
         return

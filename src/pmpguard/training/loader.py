@@ -23,9 +23,8 @@ from pmpguard.training.packing import (
     CAPTION_STEP,
     IMAGE_STEP,
     LENGTH_STEP,
-    PackedWords,
     Packing,
-    PaddedWords,
+    Words,
     most_longer,
     pack_words,
     rounded,
@@ -34,12 +33,15 @@ from pmpguard.training.schedule import step_seed
 
 # What encoders are given: pixels or token ids, or what is cached of a frozen backbone.
 ImageInput = Tensor | Encoded
-TextInput = PaddedWords | PackedWords | Encoded
+TextInput = Words | Encoded
 
 
 @dataclass(frozen=True)
 class DeviceBatch:
-    """A batch plan on the device, with one rank's part of the encoders' inputs."""
+    """A batch plan on the device, with one rank's part of what the encoders read.
+
+    `EncodedBatch` is another type because it holds what the encoders of all ranks gave.
+    """
 
     images: ImageInput  # own pixels (own I, 3, H, W) float, augmented, in [0, 255]
     texts: TextInput  # of U distinct captions
@@ -74,7 +76,10 @@ class DeviceBatch:
 
 def tensors_of(value: ImageInput | TextInput) -> list[Tensor]:
     """The tensors an input is made of."""
-    return [value] if isinstance(value, Tensor) else [getattr(value, own.name) for own in fields(value)]
+    if isinstance(value, Tensor):
+        return [value]
+    parts = [getattr(value, own.name) for own in fields(value)]
+    return [part for part in parts if part is not None]  # captions side by side have no places
 
 
 class ImageInputs(Protocol):
@@ -89,7 +94,7 @@ class ImageInputs(Protocol):
 class TokenTable:
     """Every distinct caption tokenised once; of a frozen backbone with its features."""
 
-    ids: Tensor  # (U, L) int64 on the device
+    ids: Tensor  # (U, L) int32 on the device
     mask: Tensor  # (U, L) bool on the device
     lengths: np.ndarray  # (U,) on the host: cutting to the longest needs no wait for the device
     row_of: np.ndarray  # (N,) which of the U each pair has
@@ -105,7 +110,9 @@ class TokenTable:
         lengths = mask.sum(1).cpu().numpy()
         encoder = retriever.text_encoder
         specials = encoder.architecture.prefix, encoder.architecture.suffix
-        return cls(ids.to(device), mask.to(device), lengths, table.caption_codes, encoder.packs, specials)
+        return cls(
+            ids.int().to(device), mask.to(device), lengths, table.caption_codes, encoder.packs, specials
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -118,22 +125,23 @@ class TokenTable:
         """The longest of the given captions, rounded up."""
         return min(self.longest, rounded(max(1, int(self.lengths[captions].max())), LENGTH_STEP))
 
-    def part(self, part: slice) -> PaddedWords | Encoded:
+    def part(self, part: slice) -> Words | Encoded:
         """Some captions at full length."""
         if self.features is not None:
-            return self.features[part]
-        return PaddedWords(self.ids[part], self.mask[part])
+            return self.features[part].to(self.ids.device)
+        return Words(self.ids[part].long(), self.mask[part])
 
-    def padded(self, captions: np.ndarray, width: int | None = None) -> PaddedWords | Encoded:
+    def padded(self, captions: np.ndarray, width: int | None = None) -> Words | Encoded:
         """The given distinct captions (n,), all as long as the longest of them, rounded up."""
         width = width or self.width(captions)
-        index = to_device(captions, self.ids.device)
-        if self.features is None:
-            return PaddedWords(self.ids[index, :width], self.mask[index, :width])
         features = self.features
-        return Encoded(
+        index = to_device(captions, (self.ids if features is None else features.mask).device)
+        if features is None:
+            return Words(self.ids[index, :width].long(), self.mask[index, :width])
+        chosen = Encoded(
             features.pooled[index], features.fragments[index, :width], features.mask[index, :width]
         )
+        return chosen.to(self.ids.device)
 
     def packing(self, batches: Sequence[tuple[np.ndarray, np.ndarray]], *, spare: bool = False) -> Packing:
         """Room for any of these batches, of distinct captions (U,) and which of them each pair (T,) has.

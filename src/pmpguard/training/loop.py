@@ -17,15 +17,17 @@ from tqdm import tqdm
 from pmpguard.config import to_dict
 from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.pairs import PairTable
-from pmpguard.device import pick_device
-from pmpguard.errors import ConfigError, DataError
+from pmpguard.device import device_failures, on_host, pick_device
+from pmpguard.errors import CheckpointError, ConfigError, DataError, damage_named
 from pmpguard.evaluation.evaluate import Gallery
-from pmpguard.files import write_json
+from pmpguard.files import remove_leftovers, write_json
 from pmpguard.methods.method import EpochPlan, Method
 from pmpguard.methods.registry import find_method
+from pmpguard.models.checkpoints import weights_fingerprint
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.batch_sampler import PairSampler
 from pmpguard.training.checkpoint import (
+    ANOTHER,
     Position,
     RunIdentity,
     latest_checkpoint,
@@ -40,7 +42,6 @@ from pmpguard.training.distributed import World, any_rank, barrier, broadcast_st
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.encode import Split
 from pmpguard.training.epoch import open_split, plan_epoch, validate
-from pmpguard.training.feature_cache import weights_fingerprint
 from pmpguard.training.interrupt import Interrupted, StopRequest, stop_requests
 from pmpguard.training.loader import BatchLoader, batch_names
 from pmpguard.training.outside_judge import JudgeVectors
@@ -152,7 +153,7 @@ def train(
     config, world = resolve(config), World.current()
     identity = run_identity(config, data, world, teacher)
     refuse_foreign(run, identity, resume)
-    with stop_requests() as stop, writing_right(run, world):
+    with device_failures(), stop_requests() as stop, writing_right(run, world):
         state = set_up(config, data, run, identity, teacher)
         state.observe = observe
         restore(state)
@@ -234,15 +235,18 @@ def set_up(
 def restore(state: RunState) -> None:
     """Go on from the newest checkpoint; without one, begin the run's records."""
     checkpoint = latest_checkpoint(state.folder)
+    if state.world.is_main:
+        remove_leftovers(state.folder / "checkpoints")
     if state.world.is_main and state.data.record is not None:
         state.data.record()
     if checkpoint is not None:
         state.position, tensors = load_checkpoint(checkpoint, state.identity)
-        state.method.load_state_dict(tensors["method"])
-        restore_optimiser(state.optimiser, state.parameter_names, tensors["optimiser"])
-        state.averaged.load(tensors.get("averaged", {}))
-        state.best = tensors.get("best", {})
-        state.plan = EpochPlan.of(tensors["plan"])
+        with damage_named(checkpoint, ANOTHER, CheckpointError):
+            state.method.load_state_dict(tensors["method"])
+            restore_optimiser(state.optimiser, state.parameter_names, tensors["optimiser"])
+            state.averaged.load(tensors.get("averaged", {}))
+            state.best = tensors.get("best", {})
+            state.plan = EpochPlan.of(tensors["plan"])
         sums = tensors.get("sums", {})
         state.runner.sums = {name: value.to(state.device) for name, value in sums.items()}
         state.runner.counted = state.position.counted
@@ -272,8 +276,8 @@ def run_epoch(state: RunState, epoch: int, watch: Watch) -> None:
     started, first = time.perf_counter(), state.position.step
     if state.position.begun_epoch < epoch:
         begin_epoch(state, epoch, watch)
-    state.loader.pair_with(_on_host(state.plan.partners))
-    state.sampler.visit(_on_host(state.plan.repeats))
+    state.loader.pair_with(on_host(state.plan.partners))
+    state.sampler.visit(on_host(state.plan.repeats))
     state.runner.weigh(state.plan.weights)
     state.method.train()
     take_steps(state, epoch, watch)
@@ -310,8 +314,8 @@ def begin_epoch(state: RunState, epoch: int, watch: Watch) -> None:
 def take_steps(state: RunState, epoch: int, watch: Watch) -> None:
     """The epoch's steps from the present position on."""
     config, runner, per_step = state.config, state.runner, state.config.optimiser.grad_accumulation
-    done = state.position.step - epoch * state.steps_per_epoch
-    batches = state.loader.batches(epoch, done * per_step)
+    watch.bar.unpause()  # detection came before, which is no time of steps
+    batches = state.loader.batches(epoch, (state.position.step - epoch * state.steps_per_epoch) * per_step)
     for step in range(state.position.step, (epoch + 1) * state.steps_per_epoch):
         factor = rate_factor(step, state.steps, config.optimiser.warmup_ratio, config.optimiser.schedule)
         torch.manual_seed(step_seed(config.seed, step))
@@ -370,7 +374,7 @@ def save(state: RunState, tracker: Tracker) -> None:
             "sums": state.runner.sums,
             "plan": state.plan.tensors(),
         }
-        now = replace(state.position, metrics_bytes=tracker.bytes_written, counted=state.runner.counted)
+        now = replace(state.position, metrics_bytes=tracker.synced_bytes(), counted=state.runner.counted)
         save_checkpoint(state.folder, state.identity, now, tensors, state.config.keep_checkpoints)
     barrier(state.world)
 
@@ -394,7 +398,3 @@ def finish(state: RunState, watch: Watch, seconds: float) -> TrainResult:
         method.retriever, method, position.best_epoch, position.best_score, seconds,
         pairs / state.trained_seconds if state.trained_seconds else 0.0, state.steps,
     )  # fmt: skip
-
-
-def _on_host(values: Tensor | None) -> np.ndarray | None:
-    return None if values is None else values.cpu().numpy()

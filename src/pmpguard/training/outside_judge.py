@@ -19,6 +19,7 @@ from pmpguard.data.formats.embeddings import (
     match_names,
     read_clip_embeddings,
 )
+from pmpguard.data.images.framing import Framing
 from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.pairs import PairTable
 from pmpguard.detection.evidence.similarity import Measure, similarity_measure
@@ -53,13 +54,14 @@ def read_judge(folder: Path) -> Judge:
 
 
 def judge_vectors(
-    judge: Judge, table: PairTable, open_images: Callable[[int], ImageSource], device: torch.device
+    judge: Judge, table: PairTable, open_images: Callable[[int, Framing], ImageSource], device: torch.device
 ) -> JudgeVectors:
-    """The judge's vectors of a table; `open_images` opens its images in a size, for a model to encode."""
+    """The judge's vectors of a table; `open_images` opens its images as a model reads them."""
     if isinstance(judge, ClipEmbeddings):
         return stored_vectors(judge, table, device)
     judge = judge.to(device).eval()
-    captions, images = Split.open(table, open_images(judge.config.image_size), judge).encode(judge)
+    opened = open_images(judge.config.image_size, judge.framing)
+    captions, images = Split.open(table, opened, judge).encode(judge)
     return JudgeVectors(
         unit_rows(captions.pooled, "judge's texts"), unit_rows(images.pooled, "judge's images")
     )

@@ -28,29 +28,20 @@ LONGER_SHARE = 32  # such counts are rounded up to a whole number of this part o
 
 
 @dataclass(frozen=True)
-class PaddedWords:
-    """U captions side by side, all as long as the longest."""
+class Words:
+    """The token ids of U captions: side by side, all as long as the longest, or packed into R rows."""
 
-    ids: Tensor  # (U, L) int64
-    mask: Tensor  # (U, L) bool
-
-    def features(self, retriever: Retriever) -> Encoded:
-        """What the text encoder makes of them, up to its last linear layer."""
-        return retriever.text_tokens(self.ids, self.mask)
-
-
-@dataclass(frozen=True)
-class PackedWords:
-    """U captions one after another in R rows."""
-
-    ids: Tensor  # (R, W) int64
-    owner: Tensor  # (R, W) int64: which caption a place belongs to, -1 at empty places
-    position: Tensor  # (R, W) int64: within the caption
-    place: Tensor  # (U, m) int64: where each word lies among the R * W
-    mask: Tensor  # (U, m) bool: which words there are
+    ids: Tensor  # (U, L) int64; packed (R, W)
+    mask: Tensor  # (U, L) bool: which tokens there are; packed (U, m): which words
+    # Of packed captions alone:
+    owner: Tensor | None = None  # (R, W) int64: which caption a place belongs to, -1 at empty places
+    position: Tensor | None = None  # (R, W) int64: within the caption
+    place: Tensor | None = None  # (U, m) int64: where each word lies among the R * W
 
     def features(self, retriever: Retriever) -> Encoded:
         """What the text encoder makes of them, up to its last linear layer."""
+        if self.owner is None or self.position is None or self.place is None:
+            return retriever.text_tokens(self.ids, self.mask)
         return retriever.text_encoder.packed_tokens(
             self.ids, self.owner, self.position, self.place, self.mask
         )
@@ -138,7 +129,7 @@ def rows_needed(lengths: np.ndarray) -> int:
 
 def pack_words(
     ids: Tensor, captions: np.ndarray, lengths: np.ndarray, specials: tuple[int, int], packing: Packing
-) -> PackedWords:
+) -> Words:
     """The captions `captions` (U,), of `lengths` (U,) tokens, out of all `ids` (C, L) on the device.
 
     `specials` are how many tokens before and after its words each caption has.
@@ -160,10 +151,10 @@ def pack_words(
     # the sum of their (zero) gradients from piling up on one.
     places = (first[:, None] + ahead) % size  # (U, m)
     at = to_device(position, device)
-    return PackedWords(
-        ids[to_device(source, device), at].view(packing.rows, ROW_LENGTH),
+    return Words(
+        ids[to_device(source, device), at].long().view(packing.rows, ROW_LENGTH),
+        to_device(ahead < words[:, None], device),
         to_device(owner, device).view(packing.rows, ROW_LENGTH),
         at.view(packing.rows, ROW_LENGTH),
         to_device(places, device),
-        to_device(ahead < words[:, None], device),
     )

@@ -7,6 +7,7 @@ the second step of each shape is captured as a CUDA graph, and every further one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from pmpguard.device import encoder_precision
 from pmpguard.errors import TrainingError
-from pmpguard.methods.method import EncodedBatch, Method, TeacherBatch
+from pmpguard.methods.method import EncodedBatch, Method
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.config import TrainConfig
@@ -84,9 +85,11 @@ class StepRunner:
         self.optimiser.zero_grad(set_to_none=True)
         reports = [self.differentiate(batch, epoch, 1 / len(batches)) for batch in batches]
         average_gradients(self.parameters, self.world)
-        nn.utils.clip_grad_norm_(self.parameters, self.config.optimiser.max_grad_norm)
+        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.optimiser.max_grad_norm)
         self.optimiser.step()
-        return {name: torch.stack([report[name] for report in reports]).mean() for name in reports[0]}
+        means = {name: torch.stack([report[name] for report in reports]).mean() for name in reports[0]}
+        # weights are lost by a gradient that is not finite, whatever the loss was
+        return means | {"loss": torch.where(norm.isfinite(), means["loss"], torch.nan)}
 
     def _replayed(self, batch: DeviceBatch, epoch: int) -> dict[str, Tensor]:
         """The first step of a kind runs as it is and warms up, the second is captured, the rest replay it."""
@@ -116,11 +119,7 @@ class StepRunner:
             if self.device.type == "cuda":
                 given = given.contiguous(memory_format=torch.channels_last)
         texts, images = self._encoded_by(self.method.retriever, batch, given)
-        taught = None
-        if self.teacher is not None:
-            with torch.no_grad():
-                taught = TeacherBatch(self.teacher, *self._encoded_by(self.teacher, batch, given))
-        return EncodedBatch(
+        encoded = EncodedBatch(
             texts,
             images,
             batch.image_of,
@@ -129,9 +128,14 @@ class StepRunner:
             batch.rows,
             epoch,
             batch.longer_than,
-            taught,
-            None if self.weights is None else self.weights[batch.rows],
+            weights=None if self.weights is None else self.weights[batch.rows],
         )
+        if self.teacher is None:
+            return encoded
+        with torch.no_grad():
+            texts, images = self._encoded_by(self.teacher, batch, given)
+            scores = self.method.teacher_scores(self.teacher, replace(encoded, texts=texts, images=images))
+        return replace(encoded, teacher_scores=scores)
 
     def _encoded_by(self, model: Retriever, batch: DeviceBatch, given: ImageInput) -> tuple[Encoded, Encoded]:
         """The global batch's captions and images as this model encodes them."""
@@ -162,7 +166,8 @@ class StepRunner:
         step = int(self.bad_step)
         if step >= 0:
             raise TrainingError(
-                f"the loss at step {step} is not finite; its batch holds pairs {name_batch(step)}",
+                f"the loss or its gradient at step {step} is not finite; "
+                f"its batch holds pairs {name_batch(step)}",
                 fix="lower the learning rates or use fp32; the last good checkpoint is kept",
             )
 

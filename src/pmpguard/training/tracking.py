@@ -16,7 +16,8 @@ import torch
 from tqdm import tqdm
 
 import pmpguard
-from pmpguard.files import write_json
+from pmpguard.files import full_disk_named, make_folder, sync, write_json
+from pmpguard.progress import progress_wanted
 
 
 def describe_hardware(device: torch.device | str = "cpu") -> str:
@@ -69,8 +70,9 @@ class Tracker:
         self.board: Any = None
         if not active:
             return
-        run.mkdir(parents=True, exist_ok=True)
+        make_folder(run)
         self.stream = self.path.open("ab")
+        sync(run)
         self.stream.truncate(min(keep_bytes, self.path.stat().st_size))  # a lost file is not padded
         self.stream.seek(0, os.SEEK_END)
         try:
@@ -95,31 +97,38 @@ class Tracker:
         if not self.active:
             return
         record = {"kind": kind, "step": step, **values}
-        self.stream.write((json.dumps(record) + "\n").encode())
-        self.stream.flush()
+        with full_disk_named(self.path):
+            self.stream.write((json.dumps(record) + "\n").encode())
+            self.stream.flush()
         if self.board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):
                     self.board.add_scalar(f"{kind}/{name}", value, step)
 
-    @property
-    def bytes_written(self) -> int:
-        return self.stream.tell() if self.active else 0
+    def synced_bytes(self) -> int:
+        """The length of the record, which from now on outlives a power cut: a checkpoint counts on it."""
+        if not self.active:
+            return 0
+        os.fsync(self.stream.fileno())
+        return self.stream.tell()
 
 
 def write_environment(run: Path, device: torch.device | str) -> None:
     write_json(run / "environment.json", environment(device))
 
 
-def progress_bar(total: int, done: int, text: str, *, active: bool = True, unit: str = "step") -> tqdm[Any]:
+def progress_bar(
+    total: int, done: int, text: str, *, active: bool = True, unit: str = "step", leave: bool = True
+) -> tqdm[Any]:
     """A bar on stderr; silent when stderr is no terminal and PMPGUARD_PROGRESS is not set."""
-    shown = active and (sys.stderr.isatty() or os.environ.get("PMPGUARD_PROGRESS") == "1")
+    shown = active and progress_wanted()
     return tqdm(
         total=total,
         initial=done,
         desc=text,
         unit=unit,
-        disable=not shown,
+        disable=not shown or total == 0,
+        leave=leave,
         file=sys.stderr,
         dynamic_ncols=True,
     )

@@ -15,6 +15,7 @@ from torch import Tensor
 from pmpguard.detection.beta_mixture import fit_beta_mixture
 from pmpguard.losses.hinge import HardNegatives, hinge_terms
 from pmpguard.methods.baselines.blocks import mean_hinges, measure_in_blocks
+from pmpguard.methods.baselines.memory import nearest_remembered
 from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
 from pmpguard.models.retriever import Retriever
 
@@ -147,8 +148,8 @@ def consistency(
     """
     trusted_captions = captions[caption_of[anchors]]  # (A, d)
     trusted_images = images[image_of[anchors]]  # (A, d)
-    by_image = _nearest(images, trusted_images)[image_of]  # (N,) number of the anchor
-    by_caption = _nearest(captions, trusted_captions)[caption_of]  # (N,)
+    by_image = nearest_remembered(images, trusted_images)[image_of]  # (N,) number of the anchor
+    by_caption = nearest_remembered(captions, trusted_captions)[caption_of]  # (N,)
 
     def similarities(nearest: Tensor) -> tuple[Tensor, Tensor]:
         of_images = _paired_cosines(images, image_of, trusted_images, nearest)
@@ -156,11 +157,6 @@ def consistency(
         return of_images, of_captions
 
     return (_agreement(*similarities(by_image)) + _agreement(*similarities(by_caption))) / 2
-
-
-def _nearest(items: Tensor, anchors: Tensor) -> Tensor:
-    """(K, d), (A, d) -> (K,): the most similar anchor of each item."""
-    return torch.cat([(part @ anchors.T).argmax(1) for part in torch.split(items, _CHUNK)])
 
 
 def _paired_cosines(items: Tensor, item_of: Tensor, anchors: Tensor, anchor_of: Tensor) -> Tensor:

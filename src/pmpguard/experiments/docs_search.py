@@ -1,0 +1,67 @@
+"""Tables of the documents on search, from the JSON files that benchmarks wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pmpguard.experiments.docs_audit import markdown_table
+from pmpguard.files import read_json
+
+STORES = {
+    "exact": "exact", "postgres": "PostgreSQL", "faiss_ivf": "FAISS IVF", "faiss_hnsw": "FAISS HNSW",
+    "usearch_f16": "usearch, half floats", "usearch_i8": "usearch, bytes",
+}  # fmt: skip
+
+
+def codecs_table(results: Path) -> str:
+    """Bytes, agreement and recalls of every codec, the largest first."""
+    found = sorted(read_json(results / "search_codecs.json")["codecs"], key=lambda row: -row["image_bytes"])
+    rows = [
+        [
+            f"`{row['codec']}`",
+            f"{row['image_bytes']:,}",
+            *(f"{row[kind]:.3f}" if kind in row else "–" for kind in ("agreement", "same_best")),
+            *(
+                f"{row[kind]['mr']:.2f}" + (f" ({row['within'][kind]:+.2f})" if "within" in row else "")
+                for kind in ("all", "shortlist")
+            ),
+        ]
+        for row in found
+    ]
+    heads = (
+        "codec",
+        "bytes an image",
+        "agreement",
+        "same first hit",
+        "mR, all pairs",
+        "mR, shortlist of 100",
+    )
+    return markdown_table(heads, rows)
+
+
+def stores_table(results: Path) -> str:
+    """Recall and time of every store without and with filters; a dash where one cannot filter."""
+    found = read_json(results / "postgres_store.json")["filters"]
+    named = [(key, name) for key, name in STORES.items() if key in found["none"]]
+
+    def cell(row: dict[str, float] | None) -> str:
+        return "–" if row is None else f"{row['recall_at_10']:.3f}, {row['p50_ms']:.1f} ms"
+
+    rows = [
+        [filters, f"{row['passing']:,}", *(cell(row.get(key)) for key, _ in named)]
+        for filters, row in sorted(found.items(), key=lambda item: -item[1]["passing"])
+    ]
+    return markdown_table(["filter", "rows that pass", *(name for _, name in named)], rows)
+
+
+def default_head_table(results: Path) -> str:
+    """The default model on what it was fitted beside and on what it never saw."""
+    found = read_json(results / "default_head.json")
+    test, unseen = found["rsicd_test"], found["unseen_all"]
+    rows = [
+        ["RSICD test, mR", f"{test['mr']:.2f}"],
+        ["RSICD test, names of its classes: precision at 10", f"{test['class_precision_at_10']:.2f}"],
+        ["UCM, names of its classes: precision at 10", f"{unseen['class_precision_at_10']:.2f}"],
+        ["UCM test, mR", f"{found['unseen_test']['mr']:.2f}"],
+    ]
+    return markdown_table(["", "measured"], rows)

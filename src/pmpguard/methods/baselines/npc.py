@@ -1,0 +1,143 @@
+"""NPC: a pair counts as little as learning it harms what is known of pairs that are trusted.
+
+Reference: Zhang, Li and Ye, "Negative Pre-aware for Noisy Cross-Modal Matching", AAAI 2024.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pmpguard.losses.infonce import infonce_terms
+from pmpguard.losses.positives import positive_targets
+from pmpguard.methods.baselines.memory import PairMemory, nearest_remembered, p_low_loss
+from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
+from pmpguard.models.retriever import Retriever
+
+
+@dataclass(frozen=True)
+class NpcSettings:
+    """`trusted` is published; the others are ours.
+
+    Args:
+        warmup_epochs: epochs of plain InfoNCE before the first memory; the original starts from a model that
+            was trained on other data.
+        trusted: probability by the mixture of losses from which on a pair may be remembered.
+        memory: how many pairs are remembered.
+        virtual_rate: how far the virtual step goes, for each number of the two maps.
+    """
+
+    warmup_epochs: int = 3
+    trusted: float = 0.9
+    memory: int = 4096
+    virtual_rate: float = 0.01
+
+
+class Npc(Method):
+    """InfoNCE weighted by whether a virtual step on the batch helps or harms remembered pairs.
+
+    Each pair has two entries in a memory of trusted pairs: the one with the most similar image and the one
+    with the most similar caption. A virtual step is made on the batch. Where the loss of a pair's entries
+    rises by it, the pair is taken for a harmful one: its weight is tanh of the ratio of the loss before to
+    the loss after; where it falls, the weight is 1.
+
+    Differs from the original:
+      * The virtual step moves two linear maps behind the encoders, not a copy of the whole model, and memory
+        holds vectors of the beginning of the epoch, not images and captions: a quarter of the cost.
+      * The memory is chosen anew before every epoch from losses of the model itself, after a warm-up; theirs
+        once, from losses of a CLIP.
+      * Pairs that share an image or a caption string are positives of each other.
+    """
+
+    name = "npc"
+    Settings = NpcSettings
+
+    p_match: Tensor
+    by_image: Tensor  # (N,) entries of the memory
+    by_caption: Tensor
+    settings: NpcSettings
+
+    def __init__(self, retriever: Retriever, settings: NpcSettings, pairs: int) -> None:
+        super().__init__(retriever, settings, pairs)
+        self.memory = PairMemory(min(settings.memory, pairs), retriever.config.dim)
+        self.register_buffer("p_match", torch.ones(pairs))
+        self.register_buffer("by_image", torch.zeros(pairs, dtype=torch.int64))
+        self.register_buffer("by_caption", torch.zeros(pairs, dtype=torch.int64))
+
+    def phase(self, epoch: int) -> int:
+        return int(epoch >= self.settings.warmup_epochs)
+
+    def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
+        temperature = self.temperature
+        terms = infonce_terms(pooled_cosines(batch) / temperature, batch.targets, batch.image_of)  # (T,)
+        if batch.epoch < self.settings.warmup_epochs:
+            return {"infonce": terms}
+        maps = virtual_step(batch, temperature.detach(), self.settings.virtual_rate)
+        ratios = [
+            self._memory_losses(entries[batch.rows], None, temperature.detach())
+            / self._memory_losses(entries[batch.rows], maps, temperature.detach()).clamp(min=1e-6)
+            for entries in (self.by_image, self.by_caption)
+        ]
+        return {"infonce": harm_weight((ratios[0] + ratios[1]) / 2) * terms}
+
+    @torch.no_grad()
+    def _memory_losses(
+        self, entries: Tensor, maps: tuple[Tensor, Tensor] | None, temperature: Tensor
+    ) -> Tensor:
+        """(T,): InfoNCE of the remembered pairs `entries` (T,) among each other."""
+        texts, images = self.memory.texts[entries], self.memory.images[entries]
+        if maps is not None:
+            texts, images = moved(texts, maps[0]), moved(images, maps[1])
+        own = torch.arange(len(entries), device=entries.device)
+        targets = positive_targets(own, entries, entries)
+        return infonce_terms(texts @ images.T / temperature, targets, own)
+
+    def begin_epoch(self, view: TrainingView) -> EpochPlan:
+        settings = self.settings
+        if view.epoch < settings.warmup_epochs:
+            return EpochPlan()
+        self.p_match.copy_(p_low_loss(view, float(self.temperature)))
+        self.memory.fill(view, self.p_match, settings.trusted)
+        nearest = nearest_remembered(view.images.pooled, self.memory.images)  # (I,)
+        self.by_image.copy_(nearest[view.image_of])
+        nearest = nearest_remembered(view.captions.pooled, self.memory.texts)  # (C,)
+        self.by_caption.copy_(nearest[view.caption_of])
+        return EpochPlan(log={"mean_p_match": float(self.p_match.mean())})
+
+    def progress(self) -> dict[str, Tensor]:
+        return {"mismatch": 1 - self.p_match.mean()}
+
+
+def virtual_step(batch: EncodedBatch, temperature: Tensor, rate: float) -> tuple[Tensor, Tensor]:
+    """Changes (d, d) of two identity maps behind the encoders, by one step on the batch's InfoNCE.
+
+    A step has the same length whatever the loss: gradients are divided by their root mean square.
+    """
+    texts, images = batch.texts.pooled.detach(), batch.images.pooled.detach()
+    maps = [vectors.new_zeros(vectors.shape[1], vectors.shape[1]) for vectors in (texts, images)]
+    with torch.enable_grad():
+        maps = [each.requires_grad_() for each in maps]
+        logits = moved(texts, maps[0]) @ moved(images, maps[1]).T / temperature
+        loss = infonce_terms(logits, batch.targets, batch.image_of).mean()
+        gradients = torch.autograd.grad(loss, maps)
+    by_texts, by_images = (
+        -rate * gradient / gradient.square().mean().sqrt().clamp(min=1e-12) for gradient in gradients
+    )
+    return by_texts, by_images
+
+
+def moved(vectors: Tensor, change: Tensor) -> Tensor:
+    """(N, d): unit vectors after the map identity + change (d, d)."""
+    return normalize(vectors + vectors @ change, dim=1)
+
+
+def harm_weight(ratio: Tensor) -> Tensor:
+    """(T,): 1 where the remembered pair's loss falls (ratio of before to after at least 1), else tanh of it.
+
+    >>> harm_weight(torch.tensor([2.0, 1.0, 0.5]))
+    tensor([1.0000, 1.0000, 0.4621])
+    """
+    return torch.where(ratio < 1, ratio.tanh(), 1.0)

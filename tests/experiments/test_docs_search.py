@@ -1,0 +1,35 @@
+"""Tables on search say what their files say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pmpguard.experiments.docs_search import codecs_table, stores_table
+from pmpguard.files import write_json
+
+
+def test_codecs_stand_from_the_largest_with_their_distance_from_float16(tmp_path: Path) -> None:
+    float16 = {"codec": "float16", "image_bytes": 52_273, "all": {"mr": 20.0}, "shortlist": {"mr": 19.5}}
+    coded = {
+        "codec": "4bit", "image_bytes": 1_234, "agreement": 0.9123, "same_best": 0.5, "all": {"mr": 19.9},
+        "shortlist": {"mr": 19.6}, "within": {"all": -0.1, "shortlist": 0.1},
+    }  # fmt: skip
+    write_json(tmp_path / "search_codecs.json", {"codecs": [coded, float16]})
+    lines = codecs_table(tmp_path).splitlines()
+    assert lines[2] == "| `float16` | 52,273 | – | – | 20.00 | 19.50 |"
+    assert lines[3] == "| `4bit` | 1,234 | 0.912 | 0.500 | 19.90 (-0.10) | 19.60 (+0.10) |"
+
+
+def test_a_store_that_was_not_asked_has_a_dash(tmp_path: Path) -> None:
+    one, other = ({"recall_at_10": recall, "p50_ms": 2.04, "p95_ms": 9} for recall in (1.0, 0.9876))
+    filters = {
+        "none": {"passing": 1000, "exact": one, "usearch_f16": other},
+        "1 %": {"passing": 10, "exact": one},
+    }
+    write_json(tmp_path / "postgres_store.json", {"filters": filters})
+    lines = stores_table(tmp_path).splitlines()
+    assert lines[0] == "| filter | rows that pass | exact | usearch, half floats |"
+    assert lines[2:] == [
+        "| none | 1,000 | 1.000, 2.0 ms | 0.988, 2.0 ms |",
+        "| 1 % | 10 | 1.000, 2.0 ms | – |",
+    ]

@@ -1,0 +1,129 @@
+"""Runs that are struck: the last whole checkpoint stays, the error says what happened, the run goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.small_runs import coloured_squares, same, small_config, training_data
+from safetensors.torch import load_file, save_file
+
+from pmpguard.errors import CheckpointError, PmpguardError, TrainingError
+from pmpguard.files import write_manifest
+from pmpguard.methods.infonce import InfoNce
+from pmpguard.methods.method import EncodedBatch
+from pmpguard.training import loop
+from pmpguard.training.checkpoint import latest_checkpoint
+from pmpguard.training.loop import train
+
+TABLE, IMAGES = coloured_squares(copies=3)
+
+
+class Steep(InfoNce):
+    """A finite loss whose gradient is not a number, as that of a root at zero, from the fourth batch on."""
+
+    seen = 0
+
+    def losses(self, batch: EncodedBatch) -> dict[str, torch.Tensor]:
+        Steep.seen += 1
+        size = batch.texts.pooled.square().sum()
+        root = (size * (Steep.seen <= 3)).sqrt()
+        return {name: value + 0 * root for name, value in super().losses(batch).items()}
+
+
+def test_weights_lost_by_a_gradient_never_become_a_checkpoint(tmp_path: Path) -> None:
+    Steep.seen = 0
+    config = small_config(method=f"{__name__}:Steep", checkpoint_every=2)
+    with pytest.raises(TrainingError, match="the loss or its gradient at step 3 is not finite"):
+        train(config, training_data(TABLE, IMAGES), tmp_path)
+    kept = latest_checkpoint(tmp_path)
+    assert kept is not None and kept.name == "step-00000002"
+    assert all(value.isfinite().all() for value in load_file(kept / "method.safetensors").values())
+
+
+def test_a_device_that_fails_leaves_the_last_checkpoint_and_the_run_goes_on_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The very error that torch raises when a launch has failed on the device."""
+    failure = getattr(torch, "AcceleratorError", RuntimeError)
+    config, data = small_config(checkpoint_every=2), training_data(TABLE, IMAGES)
+    straight = train(config, data, tmp_path / "straight")
+    original = loop.StepRunner.step
+
+    def step(self: loop.StepRunner, batches: Any, epoch: int, number: int, factor: float) -> None:
+        if number == 3:
+            raise failure("CUDA error: unspecified launch failure\nCUDA kernel errors might be ...")
+        original(self, batches, epoch, number, factor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.StepRunner, "step", step)
+        with pytest.raises(TrainingError, match=r"the device has failed \(CUDA error: unspecified"):
+            train(config, data, tmp_path / "run")
+    kept = latest_checkpoint(tmp_path / "run")
+    assert kept is not None and kept.name == "step-00000002"
+    same(train(config, data, tmp_path / "run"), straight)
+
+
+def test_a_checkpoint_of_another_form_is_an_error_of_ours(tmp_path: Path) -> None:
+    config, data = small_config(checkpoint_every=2, epochs=1), training_data(TABLE, IMAGES)
+    train(config, data, tmp_path)
+    kept = latest_checkpoint(tmp_path)
+    assert kept is not None
+    save_file({"a": torch.zeros(1)}, kept / "method.safetensors")
+    write_manifest(kept)
+    with pytest.raises(CheckpointError, match=f"{kept.name}: damaged"):
+        train(config, data, tmp_path)
+    (kept / "method.safetensors").write_bytes(b"no tensors")
+    write_manifest(kept)
+    with pytest.raises(PmpguardError, match="not a safetensors file"):
+        train(config, data, tmp_path)
+
+
+def test_a_changed_dataset_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    config = small_config(checkpoint_every=2, epochs=1)
+    train(config, training_data(TABLE, IMAGES), tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    captions = TABLE.captions
+    changed = TABLE.with_column("caption", ["another caption", *captions[1:]])
+    with pytest.raises(CheckpointError, match="cannot be resumed: dataset"):
+        train(config, training_data(changed, IMAGES), tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+# ---------------------------------------------------------------------------- SIGTERM, at whatever moment
+
+HELPERS = Path(__file__).parents[1] / "helpers"
+
+
+def launched(run: Path, stops: Sequence[float] = ()) -> None:
+    """Teacher and student in two processes until both are finished; `stops` are parts of their steps.
+
+    At each of them the processes get SIGTERM and the next start continues.
+    """
+    for stop in (*stops, None):
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        part = str(-1 if stop is None else stop)
+        command = [sys.executable, *launcher, str(HELPERS / "stopped_run.py"), str(run), "distilled", part]
+        path = os.pathsep.join(filter(None, sys.path))
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == (stop is None), done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_two_processes_stopped_while_one_teaches_the_other_end_as_the_undisturbed_run(tmp_path: Path) -> None:
+    launched(tmp_path / "straight")
+    launched(tmp_path / "stopped", [random.Random(3).random()])
+    weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("straight", "stopped")]
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+    records = [sorted((tmp_path / name).rglob("metrics.jsonl")) for name in ("straight", "stopped")]
+    assert [path.read_bytes() for path in records[0]] == [path.read_bytes() for path in records[1]]
+    assert len(records[0]) == 2
