@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from helpers.stac_schemas import PROJECTION
 
 from pmpguard.errors import DataError
 from pmpguard.files import plain_value
@@ -66,10 +67,16 @@ def test_geojson_properties():
         "probability": 0.5,
         "image": "tiles/a.png",
     }
-    assert features[0]["properties"]["metadata"]["cloud_cover"] is None
+    assert features[0]["properties"]["cloud_cover"] is None
+    assert json.loads(features[0]["properties"]["transform"]) == ZUG["transform"]
     assert features[1]["properties"]["probability"] is None
-    assert features[2]["properties"]["metadata"]["time"] == "2020-05-01T00:00:00"
-    assert features[3]["properties"]["metadata"] == {"class": "pond", "count": 3}
+    assert features[2]["properties"]["time"] == "2020-05-01T00:00:00"
+    assert features[3]["properties"] == {
+        "rank": 4, "id": "../nowhere/ü", "score": 1.25, "probability": 0.5, "caption": None, "image": None,
+        "class": "pond", "count": 3,
+    }  # fmt: skip
+    flat = [value for feature in features for value in feature["properties"].values()]
+    assert not any(isinstance(value, list | dict) for value in flat)
 
 
 def test_no_hits_make_an_empty_collection():
@@ -144,7 +151,7 @@ def test_every_stac_file_lies_in_its_folder_and_is_sound(pystac, tmp_path):
 
 def test_stac_files_hold_to_the_published_schemas(pystac, tmp_path):
     """The schemas that come with pystac; those of extensions would have to be downloaded."""
-    pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
     from pmpguard.geo.stac import hits_to_stac
 
     collection = pystac.Collection.from_file(str(hits_to_stac(HITS, tmp_path / "stac")))
@@ -154,6 +161,15 @@ def test_stac_files_hold_to_the_published_schemas(pystac, tmp_path):
             pystac.STACObjectType.ITEM if isinstance(thing, pystac.Item) else pystac.STACObjectType.COLLECTION
         )
         validator.validate_core(thing.to_dict(), kind, pystac.get_stac_version())
+    projected = [
+        item for item in collection.get_items() if any("projection" in uri for uri in item.stac_extensions)
+    ]
+    assert [item.id for item in projected] == ["zug_0_0"]
+    properties = json.loads(json.dumps(projected[0].to_dict()))["properties"]
+    jsonschema.validate(properties, PROJECTION)
+    for wrong in ({"proj:shape": [256]}, {"proj:epsg": 32632}, {"proj:transform": [1, 2]}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(properties | wrong, PROJECTION)
 
 
 def test_a_reference_system_without_a_code_is_kept_as_text(pystac, tmp_path):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from helpers.killed_child import kill_one_child
 from helpers.search_examples import embed, files_of, killed_at, only_images, save_model
 
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.images.decode import load_pair_image
+from pmpguard.engine.parts import Engine
 from pmpguard.errors import DataError, ModelError, PmpguardError
 from pmpguard.files import verify_manifest, writer_lock
 from pmpguard.models.retriever import Retriever
-from pmpguard.search.index.embedding_files import open_metadata, open_vectors, remaining_problems
+from pmpguard.search.index.embedding_files import open_metadata, remaining_problems
+from pmpguard.search.index.stored_vectors import open_vectors
 
 
 def test_the_files_can_be_read_without_us(small_search):
@@ -63,6 +68,36 @@ def test_vectors_are_those_of_the_model(small_search):
     kept = again.mask
     assert texts.mask[:, : kept.shape[1]].equal(kept) and not texts.mask[:, kept.shape[1] :].any()
     assert torch.allclose(texts.fragments[:, : kept.shape[1]][kept], again.fragments[kept], atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 3])
+def test_several_processes_write_the_same_files_also_when_one_is_killed(small_search, tmp_path, workers):
+    out = tmp_path / "shared"
+    killed = []
+
+    def kill_a_worker_when_the_first_part_is_done() -> None:
+        while not list(out.glob("partitions/*.json")):
+            time.sleep(0.01)
+        killed.extend(kill_one_child("pmpguard.engine.worker"))
+
+    killer = threading.Thread(target=kill_a_worker_when_the_first_part_is_done)
+    killer.start()
+    report = embed(small_search.world, small_search.model, out, partition_size=8, engine=Engine(workers))
+    killer.join()
+    assert len(killed) == 1 and report.embedded == 40
+    straight = tmp_path / "straight"
+    embed(small_search.world, small_search.model, straight, partition_size=8)
+    assert files_of(out) == files_of(straight)
+
+
+def test_a_part_that_a_killed_run_left_out_is_filled_in(small_search, tmp_path):
+    whole, holed = tmp_path / "whole", tmp_path / "holed"
+    for out in (whole, holed):
+        embed(small_search.world, small_search.model, out, partition_size=16)
+    (holed / "partitions/0001.json").unlink()
+    assert embed(small_search.world, small_search.model, holed, partition_size=16).embedded == 16
+    assert files_of(holed) == files_of(whole)
 
 
 @pytest.mark.slow

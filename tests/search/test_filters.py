@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pmpguard.errors import ConfigError
-from pmpguard.search.filters import FilterColumns, microseconds, parse_where, time_limits
+from pmpguard.search.filters import FilterColumns, ValueRange, microseconds, parse_where, time_limits
 from pmpguard.search.query import Condition, Filters
 
 ROWS = [
@@ -44,6 +44,24 @@ def test_boxes_meet_bounds_and_points(columns):
     assert kept(columns, box=(-180, -90, 180, 90)) == "abce"
     assert kept(columns, box=(178, -1, -178, 1)) == "b" == kept(columns, box=(-179, 0, -178, 1))
     assert kept(columns, box=(-55, -25, -54, -24)) == "e"  # bounds count, not the point beside them
+
+
+def test_a_radius_around_a_place(columns):
+    assert (
+        kept(columns, near=(11, 5, 11, 5), radius=110) == ""
+        and kept(columns, near=(11, 5, 11, 5), radius=111) == "a"
+    )  # a degree of longitude is 110.8 km there
+    assert kept(columns, near=(5, 5, 5, 5), radius=0) == "ac"
+    assert kept(columns, near=(-174.5, 0, -174.5, 0), radius=60) == "b"
+    assert kept(columns, near=(0, 0, 0, 0), radius=30_000) == "abce"
+    assert (
+        columns.mask(Filters(near=(0, 0, 0, 0))) is None
+    )  # without a radius it orders, and leaves nothing out
+    assert np.isnan(columns.distances((0, 0, 0, 0))[3])
+    with pytest.raises(ConfigError, match="a radius without a place"):
+        columns.checked(Filters(radius=3.0))
+    with pytest.raises(ConfigError, match="outside ±90"):
+        columns.checked(Filters(near=(0, 91, 0, 91)))
 
 
 def test_whether_there_is_any_place_or_time_to_filter_by(columns):
@@ -88,7 +106,8 @@ def test_columns_by_the_text_of_their_values(columns):
 
 
 def test_columns_worth_offering(columns):
-    assert columns.values == {"label": ("city, old", "farm", "port"), "floor": ("1", "2", "3")}
+    assert columns.values == {"label": ("city, old", "farm", "port")}
+    assert columns.ranges == {"floor": ValueRange("integer", 1.0, 3.0)}
     many = FilterColumns(pa.table({"id": list(map(str, range(300))), "code": list(map(str, range(300)))}))
     assert many.values == {"code": ()}
     nested = FilterColumns(pa.table({"id": ["a"], "transform": [[1.0, 2.0]]}))
@@ -163,4 +182,39 @@ def test_equal_numbers_whatever_a_column_stores():
     assert where(table, f"code={large}") == "a" and where(table, f"code={large - 1}") == "b"
     assert where(table, "text=1") == "a"  # text stays text, but can be compared where it holds numbers
     assert where(table, "text<0.5") == "e"
-    assert table.number_names == ["valid", "coarse", "code"]
+    assert {name: (found.kind, found.greatest) for name, found in table.ranges.items()} == {
+        "valid": ("number", 1.0), "coarse": ("number", 1.0), "code": ("integer", float(large)),
+    }  # fmt: skip
+
+
+def test_times_of_any_column_are_periods():
+    moments = [
+        "2024-04-30T23:59:59.999999",
+        "2024-05-01T00:00:00",
+        "2024-05-31T23:59:59",
+        "2024-06-01T00:00:00",
+    ]
+    days = [None, datetime.date(2023, 12, 31), datetime.date(2024, 1, 1), datetime.date(2024, 2, 29)]
+    table = FilterColumns(
+        pa.table(
+            {
+                "id": list("abcde"),
+                "seen": pa.array([*map(datetime.datetime.fromisoformat, moments), None], pa.timestamp("ms")),
+                "day": [*days, None],
+            }
+        )
+    )
+    assert where(table, "seen=2024-05") == "bc" and where(table, "seen=2024-04,seen=2024-06-01") == "ad"
+    assert where(table, "seen<2024-05") == "a" and where(table, "seen<=2024-05") == "abc"
+    assert where(table, "seen>2024-05") == "d" and where(table, "seen>=2024-05-01T00:00:01Z") == "cd"
+    assert where(table, "day>2023", "day<2024-02-29") == "c" and where(table, "day=2024-02-29") == "d"
+    assert table.ranges["day"] == ValueRange("time", "2023-12-31T00:00:00+00:00", "2024-02-29T00:00:00+00:00")
+    assert table.values == {}
+    with pytest.raises(ConfigError, match="not an ISO 8601 time"):
+        where(table, "day<20")
+
+
+def test_a_number_is_not_compared_with_a_time():
+    table = FilterColumns(pa.table({"id": ["a"], "floor": [1]}))
+    with pytest.raises(ConfigError, match="'floor' holds numbers, and '2024-05-01' is no number"):
+        table.mask(Filters(conditions=parse_where(["floor<2024-05-01"])))

@@ -48,7 +48,7 @@ def tiles(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     settings = RetrieverConfig(dim=16, image_size=32, max_tokens=8)
     Retriever.create(settings, ["a pond beside a road"]).save(folder / "model")
     embed_source(
-        open_source(folder / "tiles"), folder / "model", folder / "vectors", workers=0, progress=False
+        open_source(folder / "tiles"), folder / "model", folder / "vectors", threads=0, progress=False
     )
     build_index(folder / "index", folder / "vectors")
     return folder / "tiles", folder / "index"

@@ -19,7 +19,8 @@ from pmpguard.errors import ConfigError, DataError
 from pmpguard.models.encoded import Encoded
 from pmpguard.search.calibration import match_probabilities
 from pmpguard.search.index.changes import add_to_index, build_index, remove_from_index
-from pmpguard.search.index.embedding_files import open_metadata, open_vectors
+from pmpguard.search.index.embedding_files import open_metadata
+from pmpguard.search.index.stored_vectors import open_vectors
 from pmpguard.search.query import Filters, Query
 from pmpguard.search.query_checks import QueryError, UnknownIdError
 from pmpguard.search.searcher import Searcher

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers import format_examples as examples
 from PIL import Image
 
 from pmpguard.data.formats import read_pairs, write_pairs
@@ -94,3 +95,9 @@ def test_a_file_name_that_is_not_utf8_is_named(tmp_path):
     (tmp_path / os.fsdecode(b"a\xff.png")).write_bytes(b"x")
     with pytest.raises(DataError, match=r"'a\\udcff\.png' is not UTF-8\nFix: rename the file"):
         open_source(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["hugging_face_parquet", "saved_to_disk", "metadata_lines", "coco"])
+def test_datasets_in_folders_of_folders_are_datasets(tmp_path, name):
+    source = open_source(getattr(examples, name)(tmp_path / "data"))
+    assert len(source) == 6 and source.captions is not None and len(source.captions) == 30

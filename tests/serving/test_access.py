@@ -37,6 +37,19 @@ def test_other_host_names_are_refused():
             assert client.get("/info", headers={"Host": host}).status_code == 200
 
 
+def test_pages_of_other_sites_are_refused_and_links_are_not():
+    with client_of(FakeSearcher()) as client:
+        for site in ("cross-site", "same-site"):
+            for method, path in (("GET", "/search?text=a"), ("POST", "/search"), ("GET", "/")):
+                headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+                refused(client.request(method, path, headers=headers), 403)
+            headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}
+            assert client.get("/", headers=headers).status_code == 200
+        for site in ("same-origin", "none"):
+            headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "cors"}
+            assert client.get("/search?text=a", headers=headers).status_code == 200
+
+
 async def status_of(app, token: str, address: str) -> int:
     """The status of a GET with a token from an address."""
     statuses = []

@@ -68,10 +68,13 @@ def test_filters_reach_the_index(client, searcher):
         "stop": "2024-09",
         "k": "50",
         "shortlist": "10",
+        "near": "6,46",
+        "radius": "2.5",
     }
     answer = client.get("/search", params=flat)
     assert answer.status_code == 200
     _, k, shortlist, filters = searcher.asked[-1]
+    assert (filters.near, filters.radius) == ((6.0, 46.0, 6.0, 46.0), 2.5)
     assert (k, shortlist) == (50, 50)  # a shortlist is never shorter than the answer
     assert (filters.box, filters.start, filters.stop) == ((5.0, 45.0, 7.0, 47.0), "2024-02", "2024-09")
 

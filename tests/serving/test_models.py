@@ -49,6 +49,8 @@ def test_a_full_request():
             "start": "2024",
             "stop": "2024-05-01T00:00:00Z",
             "columns": {"class": ["odd"], "eo:cloud": ["7"]},
+            "near": [179, -0.5],
+            "radius": 20,
         },
     }
     filters = Filters(
@@ -56,6 +58,8 @@ def test_a_full_request():
         "2024",
         "2024-05-01T00:00:00Z",
         {"class": ("odd",), "eo:cloud": ("7",)},
+        near=(179.0, -0.5, 179.0, -0.5),
+        radius=20.0,
     )
     request, found = check(body)
     assert fields_of(request) == ("planes beside a building", "a/b.png", "caption", 5, 50, 1.0)
@@ -107,6 +111,9 @@ def test_what_is_left_out_is_as_usual():
         ({"text": "a", "filters": {"box": [1, 2, 3, float("inf")]}}, "box"),
         ({"text": "a", "filters": {"box": [1, 2, 3, 10**400]}}, "box"),
         ({"text": "a", "filters": {"box": [1, 20, 3, 10]}}, "box"),
+        ({"filters": {"near": [1, 2, 3]}}, "box"),
+        ({"filters": {"near": [1]}}, "near"),
+        ({"filters": {"near": [1, 2], "radius": -1}}, "radius"),
         ({"text": "a", "filters": {"start": "yesterday"}}, "time"),
         ({"text": "a", "filters": {"start": 2024}}, "start"),
         ({"text": "a", "filters": {"start": "2025", "stop": "2024"}}, "time"),
@@ -132,12 +139,20 @@ def test_a_image_and_the_id_of_one_contradict_each_other():
         check({"like": "a"}, has_image=True)
 
 
+def test_a_place_is_enough_to_ask_for():
+    _, filters = check({"filters": {"near": [7.5, 46.9]}})
+    assert filters.near == (7.5, 46.9, 7.5, 46.9) and filters.radius is None
+    assert check_flat([("near", "7.5,46.9")])[1] == filters
+    with pytest.raises(RequestError, match="or a place as 'near'"):
+        check({"filters": {"box": [1, 2, 3, 4]}})
+
+
 def test_addresses_and_bodies_say_the_same():
     flat = [
         *(("text", "a pond"), ("k", "5"), ("shortlist", "50"), ("text_weight", "0.25"), ("kind", "caption")),
         *(("box", "1,2,3.5,4"), ("start", "2024-01"), ("stop", ""), ("like", "")),
         *(("where", "class=odd"), ("where", "eo:cloud=a=b"), ("where", "class=even")),
-        *(("where", "cover<20"), ("where", "cover >= -5")),
+        *(("where", "cover<20"), ("where", "cover >= -5"), ("near", "1,2,3,4"), ("radius", "1.5")),
     ]
     nested = {
         "text": "a pond",
@@ -150,6 +165,8 @@ def test_addresses_and_bodies_say_the_same():
             "start": "2024-01",
             "columns": {"class": ["odd", "even"], "eo:cloud": ["a=b"]},
             "where": ["cover<20", "cover>=-5"],
+            "near": [1, 2, 3, 4],
+            "radius": 1.5,
         },
     }
     request, filters = check(nested)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import jsonschema
 import pytest
 from helpers.app_clients import client_of
@@ -67,6 +69,25 @@ def test_every_answer_is_announced(api, checks, path, method, mode):
     ask()
 
 
+@pytest.mark.slow
+def test_what_a_search_finds_can_be_asked_for(api, checks):
+    """Chains of requests along the links of the document: the first hit's image, and its words."""
+    answered: Counter[str] = Counter()
+
+    class Chains(api.as_state_machine()):
+        def before_call(self, case):
+            if case.path == "/search" and case.method.upper() == "GET":
+                case.query = {"text": "a pond"}  # a chain begins with hits
+
+        def validate_response(self, response, case, *arguments, **options):
+            answered[f"{case.operation.label} {response.status_code}"] += 1
+            case.validate_response(response, checks=checks)
+
+    bounds = settings(max_examples=12, stateful_step_count=4, deadline=None, derandomize=True, database=None)
+    Chains.run(settings=settings(bounds, suppress_health_check=list(HealthCheck)))
+    assert answered["GET /images/{id} 200"] and answered["GET /explain 200"], answered
+
+
 TOKEN = {"Authorization": "Bearer s3cret"}
 LARGE = b"x" * 2_000
 JSON = {**TOKEN, "Content-Type": "application/json"}
@@ -81,6 +102,7 @@ JSON = {**TOKEN, "Content-Type": "application/json"}
         ("GET", "/explain", {"headers": {"Authorization": "Bearer wrong"}}, 429),
         ("GET", "/images/{id}", {"headers": {"Host": "evil.example"}}, 421),
         ("GET", "/healthz", {"headers": {"Host": "evil.example"}}, 421),
+        ("POST", "/search", {"headers": {"Sec-Fetch-Site": "cross-site"}}, 403),
         ("GET", "/healthz", {"content": LARGE}, 413),
         ("GET", "/search", {"headers": TOKEN, "content": LARGE}, 413),
         ("POST", "/search", {"headers": TOKEN, "content": LARGE}, 413),

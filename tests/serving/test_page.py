@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import csv
 import io
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from helpers.fake_searcher import SCRIPT, FakeSearcher
 from helpers.page_browser import brightest, ids, opened, search, until, until_first
@@ -169,21 +171,60 @@ def test_filters_are_applied_shown_and_cleared(page, address, searcher):
     assert page.is_hidden("#filters-count")
 
 
-def test_numbers_are_compared(page, address, searcher):
+def asked_conditions(searcher):
+    return {(one.column, one.comparison, one.values[0]) for one in searcher.asked[-1][3].conditions}
+
+
+def test_numbers_and_times_of_any_column_are_filtered_by_ranges(page, address, searcher):
     search(page, address)
     page.keyboard.press("f")
-    page.fill("#filters input[name=comparisons]", "west >= 7, west<9")
+    assert page.get_attribute("#filters input[name='west to']", "placeholder") == "10.3"
+    page.fill("#filters input[name='west from']", "7")
+    page.fill("#filters input[name='west to']", "9")
+    page.fill("#filters input[name='acquired from']", "2024-04-01")
     page.click("#filters button[type=submit]")
-    until(page, "document.querySelectorAll('.card').length < 20")
-    assert page.locator(".card").count() == 8
-    assert [(found.comparison, found.values) for found in searcher.asked[-1][3].conditions] == [
-        (">=", ("7",)),
-        ("<", ("9",)),
-    ]
+    until(page, "document.querySelectorAll('.card').length === 6")
+    wanted = {("west", ">=", "7"), ("west", "<=", "9"), ("acquired", ">=", "2024-04-01")}
+    assert asked_conditions(searcher) == wanted
     page.reload()
     page.wait_for_selector(".card")
-    assert page.input_value("#filters input[name=comparisons]") == "west >= 7, west<9"
-    assert page.locator(".card").count() == 8
+    assert page.input_value("#filters input[name='west to']") == "9"
+    assert page.input_value("#filters input[name='acquired from']") == "2024-04-01"
+    assert page.locator(".card").count() == 6
+    page.keyboard.press("f")
+    page.fill("#filters input[name='west from']", "10")
+    page.click("#filters button[type=submit]")
+    assert page.evaluate("!document.querySelector('#filters').checkValidity()"), "from is larger than to"
+    assert asked_conditions(searcher) == wanted
+
+
+def test_a_condition_the_form_has_no_field_for_is_shown_and_kept(page, address, searcher):
+    page.goto(f"{address}/?text=tanks&where=west%3E%3D7&where=west%3C9&where=cover%3E3")
+    page.wait_for_selector(".card")
+    page.keyboard.press("f")
+    assert page.input_value("#filters input[name='west from']") == "7"
+    assert page.input_value("#filters input[name='west to']") == ""
+    assert page.input_value("#filters input[name=others]") == "west<9, cover>3"
+    before = asked_conditions(searcher), searcher.asked[-1][3].columns
+    page.click("#filters button[type=submit]")
+    until(page, "document.querySelector('#filters input[name=others]') !== null")
+    page.wait_for_selector(".card")
+    assert (asked_conditions(searcher), searcher.asked[-1][3].columns) == before
+
+
+def test_many_values_are_a_list_to_tick_and_to_narrow(page, address, searcher):
+    search(page, address)
+    page.keyboard.press("f")
+    assert page.locator(".list label:visible").count() == 24
+    page.fill(".ticks input[type=search]", "GRANULE 1")
+    assert page.locator(".list label:visible").count() == 11
+    page.check(".list label:has-text('granule 13') input")
+    page.fill(".ticks input[type=search]", "granule 2")
+    page.check(".list label:has-text('granule 20') input")
+    page.click("#filters button[type=submit]")
+    until(page, "document.querySelectorAll('.card').length === 2")
+    assert {*ids(page)} == {"scene/013", "scene/020"}
+    assert page.locator(".list label").first.inner_text() == "granule 13"
 
 
 def test_captions_can_be_searched_too(page, address):
@@ -226,11 +267,52 @@ def test_an_area_drawn_on_the_map_becomes_a_filter(page, address, searcher):
 def test_hits_are_exported_as_geojson(page, address):
     search(page, address)
     with page.expect_download() as download:
-        page.click("#export")
+        keep(page, "geojson")
     written = json.loads(Path(download.value.path()).read_text())
     assert download.value.suggested_filename == "hits.geojson" and len(written["features"]) == 20
     feature = written["features"][0]
     assert feature["geometry"]["type"] == "Polygon" and feature["properties"]["id"] == feature["id"]
+    assert feature["properties"]["class"] in ("even", "odd"), "flat"
+
+
+def test_hits_are_kept_as_csv_and_geoparquet_whatever_was_asked(page, address, searcher):
+    page.goto(address)
+    page.set_input_files("#file", {"name": "a.png", "mimeType": "image/png", "buffer": image_of(searcher, 0)})
+    page.wait_for_selector(".card")
+    with page.expect_download() as download:
+        keep(page, "csv")
+    rows = list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text("utf-8-sig"))))
+    assert [row["id"] for row in rows] == ids(page) and download.value.suggested_filename == "hits.csv"
+    assert (
+        rows[0]["caption"] == searcher.captions[0] and rows[0]["note"] == f"'{searcher.metadata[0]['note']}"
+    )
+    with page.expect_download() as download:
+        keep(page, "geoparquet")
+    table = pq.read_table(download.value.path())
+    assert sorted(table["id"].to_pylist()) == sorted(ids(page)) and b"geo" in table.schema.metadata
+    page.keyboard.press("Escape")
+
+
+def keep(page, format):
+    page.click("#files summary")
+    page.click(f"#files button[data-format={format}]")
+
+
+def test_more_like_one_but_with_words(page, address, searcher):
+    search(page, address)
+    wanted = ids(page)[3]
+    page.click(".card >> nth=3")
+    page.fill("#viewer .more input", "more  water")
+    page.press("#viewer .more input", "Enter")
+    page.wait_for_url("**/?text=more+water&like=*")
+    page.wait_for_selector("#weight:not([hidden])")
+    query = searcher.asked[-1][0][0]
+    assert query.text == "more water" and query.image is not None and query.text_weight == 0.5
+    assert page.is_visible("#given") and wanted in page.url.replace("%2F", "/")
+    page.locator("#text-weight").fill("0.9")
+    until(page, "location.search.includes('text_weight=0.9')")
+    page.wait_for_selector("#words .word")
+    assert searcher.asked[-1][0][0].text_weight == 0.9
 
 
 def test_areas_and_times_are_offered_before_anything_was_found(page, address):
@@ -244,6 +326,6 @@ def test_without_coordinates_there_is_no_map(browser):
     with running_server(create_app(FakeSearcher(6, located=False), refresh_seconds=100)) as address:
         for page in opened(browser, address):
             search(page, address)
-            assert page.is_hidden("#map") and page.is_hidden("#map-toggle") and page.is_hidden("#export")
+            assert page.is_hidden("#map") and page.is_hidden("#map-toggle")
             page.click("#filters-toggle")
             assert page.locator("#filters input[name=west], #filters input[name=start]").count() == 0

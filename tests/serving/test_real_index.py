@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import os
 import shutil
 import threading
 import time
@@ -48,7 +49,7 @@ def made(tmp_path: Path) -> Made:
     config = RetrieverConfig(dim=32, image_size=64, max_tokens=24)
     Retriever.create(config, world.table.captions).save(tmp_path / "model")
     source = open_source(tmp_path / "world")
-    embed_source(source, tmp_path / "model", tmp_path / "emb", workers=0, progress=False)
+    embed_source(source, tmp_path / "model", tmp_path / "emb", threads=0, progress=False)
     build_index(tmp_path / "index", tmp_path / "emb")
     return Made(tmp_path / "world", tmp_path / "emb", tmp_path / "index")
 
@@ -147,7 +148,7 @@ def test_an_index_deleted_and_built_again_in_place_is_taken_up(made, tmp_path):
     world = synthetic_scenes(12, seed=5)
     write_world(world, tmp_path / "other")
     embed_source(
-        open_source(tmp_path / "other"), tmp_path / "model", tmp_path / "second", workers=0, progress=False
+        open_source(tmp_path / "other"), tmp_path / "model", tmp_path / "second", threads=0, progress=False
     )
     searcher = Searcher.open(made.index)
     with (
@@ -195,7 +196,7 @@ def test_an_index_built_again_with_another_model_is_taken_up_while_requests_run(
     torch.manual_seed(1)
     config = RetrieverConfig(dim=16, image_size=32, max_tokens=12)
     Retriever.create(config, ["white storage tanks beside a pond"]).save(tmp_path / "other")
-    embed_source(open_source(made.world), tmp_path / "other", tmp_path / "second", workers=0, progress=False)
+    embed_source(open_source(made.world), tmp_path / "other", tmp_path / "second", threads=0, progress=False)
     searcher = Searcher.open(made.index)
     answers: list[tuple[int, str]] = []
     stop = threading.Event()
@@ -225,3 +226,23 @@ def test_an_index_built_again_with_another_model_is_taken_up_while_requests_run(
         }  # fmt: skip
     assert {status for status, _ in answers} == {200}
     assert {version for _, version in answers} == {"000001", "000002", ""}
+
+
+def test_files_cut_short_cost_their_requests_and_not_the_server(made):
+    with (
+        running_server(create_app(Searcher.open(made.index), refresh_seconds=0.1)) as address,
+        httpx.Client(base_url=address) as client,
+    ):
+        assert client.get("/search", params={"text": "tanks"}).status_code == 200
+        for file in made.index.rglob("*.npy"):
+            os.truncate(file, 200)
+        for path in ("/search?text=tanks", "/explain?id=scene-000001&text=tanks"):
+            response = client.get(path)
+            assert response.status_code == 503 and "index" in response.json()["error"]
+        assert client.get("/healthz").status_code == 200
+        shutil.rmtree(made.index)
+        shutil.rmtree(made.embedding)  # its files are those of the index
+        source = open_source(made.world)
+        embed_source(source, made.world.parent / "model", made.embedding, threads=0, progress=False)
+        build_index(made.index, made.embedding)
+        wait_for(lambda: client.get("/search", params={"text": "tanks"}).status_code == 200)

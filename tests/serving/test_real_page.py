@@ -52,7 +52,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searcher]:
     config = RetrieverConfig(dim=32, image_size=64, max_tokens=24)
     Retriever.create(config, world.table.captions).save(folder / "model")
     source = open_source(folder / "images")
-    embed_source(source, folder / "model", folder / "emb", workers=0, progress=False)
+    embed_source(source, folder / "model", folder / "emb", threads=0, progress=False)
     build_index(folder / "index", folder / "emb")
     yield Searcher.open(folder / "index")
 

@@ -13,12 +13,12 @@ from typing import Any, Literal
 import numpy as np
 
 from pmpguard.errors import DataError, require
+from pmpguard.geo.bands import COLOURS, described, place_of, true_colour
 from pmpguard.geo.scenes import damage_named
 
 Stretch = Literal["auto", "percentile", "minmax", "none"]
 _PERCENTILES = (2, 98)
 _SAMPLE_SIDE = 1024
-_COLOURS = ("red", "green", "blue")
 
 
 @dataclass(frozen=True)
@@ -27,45 +27,90 @@ class SceneLook:
 
     `bands` are one (grey) or three numbers from 1 on. `limits` (bands,2) become black and white; None keeps
     values. `palette` (entries,3) replaces values by colours. `nodata` marks pixels beside the scene's mask.
+    `notes` say what a person may have meant otherwise.
     """
 
     bands: tuple[int, ...]
     limits: np.ndarray | None = None
     palette: np.ndarray | None = None
     nodata: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 def scene_look(
-    dataset: Any, path: Path, bands: tuple[int, ...], stretch: Stretch, nodata: float | None
+    dataset: Any,
+    path: Path,
+    bands: tuple[int | str, ...],
+    stretch: Stretch,
+    nodata: float | None,
+    names: tuple[str, ...] = (),
 ) -> SceneLook:
-    """Choose bands and limits; 8-bit values stay as they are unless a stretch is asked for by name."""
+    """Choose bands and limits; 8-bit values stay as they are unless a stretch is asked for by name.
+
+    `names` are the bands' names where somebody else than the file knows them.
+    """
+    names = names if len(names) == dataset.count else tuple(name or "" for name in dataset.descriptions)
     if not bands and dataset.colorinterp[0].name == "palette":
         return SceneLook((1,), palette=_palette(dataset), nodata=nodata)
-    chosen = bands or _usual_bands(dataset)
-    outside = [band for band in chosen if not 1 <= band <= dataset.count]
-    if outside:
-        raise DataError(
-            f"{path}: no band {outside[0]}", fix=f"the scene has bands 1 to {dataset.count}; see --bands"
-        )
+    notes: list[str] = []
+    if bands:
+        chosen = tuple(_band_number(band, dataset, path, names) for band in bands)
+    else:
+        chosen = _usual_bands(dataset, path, names, notes)
     if stretch == "auto":
         stretch = "none" if all(_is_full_byte(dataset, band) for band in chosen) else "percentile"
     if stretch == "none":
-        return SceneLook(chosen, nodata=nodata)
+        return SceneLook(chosen, nodata=nodata, notes=tuple(notes))
     scale = max(1.0, max(dataset.shape) / _SAMPLE_SIDE)
     shape = (len(chosen), *(math.ceil(side / scale) for side in dataset.shape))
     values, valid = _read(dataset, path, chosen, nodata, out_shape=shape)  # (k,h,w)
     limits = [
         stretch_limits(band[good], stretch, band.dtype) for band, good in zip(values, valid, strict=True)
     ]
-    return SceneLook(chosen, limits=np.array(limits), nodata=nodata)
+    return SceneLook(chosen, np.array(limits), nodata=nodata, notes=tuple(notes))
 
 
-def _usual_bands(dataset: Any) -> tuple[int, ...]:
-    """Those the file calls red, green and blue, else the first three, else the first as grey."""
-    names = [colour.name for colour in dataset.colorinterp]
-    if all(colour in names for colour in _COLOURS):
-        return tuple(names.index(colour) + 1 for colour in _COLOURS)
-    return (1, 2, 3) if dataset.count >= 3 else (1,)
+def _band_number(band: int | str, dataset: Any, path: Path, names: tuple[str, ...]) -> int:
+    """The number of a band asked for by number, name or colour."""
+    if isinstance(band, int):
+        place = band - 1 if 1 <= band <= dataset.count else None
+    else:
+        place = place_of(band, names, path.stem)
+        colours = [colour.name for colour in dataset.colorinterp]
+        if place is None and band.lower() in colours:
+            place = colours.index(band.lower())
+    if place is None:
+        known = described(range(1, dataset.count + 1), dict(enumerate(names, 1)))
+        raise DataError(f"{path}: no band {band}", fix=f"the scene has bands {known}; see --bands")
+    return place + 1
+
+
+def _usual_bands(dataset: Any, path: Path, names: tuple[str, ...], notes: list[str]) -> tuple[int, ...]:
+    """Red, green and blue by the bands' names, else by what the file calls them, else the first three.
+
+    What is shown as red, green and blue without being called so is said in a note.
+    """
+    colours = [colour.name for colour in dataset.colorinterp]
+    numbered = dict(enumerate(names, 1))
+    called = tuple(colours.index(colour) + 1 for colour in COLOURS) if set(COLOURS) <= {*colours} else ()
+    named = tuple(place + 1 for place in true_colour(names, path.stem))
+    if named:
+        if called and called != named:
+            notes.append(
+                f"{path}: bands {described(named, numbered)} are red, green and blue by their names, bands "
+                f"{described(called, {})} by the file's colours; the names are followed (--bands chooses)"
+            )
+        return named
+    if called:
+        return called
+    chosen = (1, 2, 3) if dataset.count >= 3 else (1,)
+    if len(chosen) < dataset.count or len(chosen) == 3:
+        shown = "red, green and blue" if len(chosen) == 3 else "grey"
+        notes.append(
+            f"{path}: no bands are called red, green and blue; {described(chosen, numbered)} of "
+            f"{dataset.count} shown as {shown} (--bands chooses)"
+        )
+    return chosen
 
 
 def _is_full_byte(dataset: Any, band: int) -> bool:

@@ -1,4 +1,4 @@
-"""GeoTIFF scenes: which files they are, where and when they were taken, and what else their tags say.
+"""GeoTIFF files: where and when they were taken, and what else their tags say.
 
 Only GDAL's GeoTIFF driver is let in, so a file cannot point GDAL at other files or at the network.
 """
@@ -24,7 +24,6 @@ from pmpguard.data.pairs import COORDINATES
 from pmpguard.errors import ConfigError, DataError, PmpguardError, require
 from pmpguard.geo.footprints import Box, in_utc, parse_time, wrapped_box
 
-SUFFIXES = (".tif", ".tiff")
 Transform = tuple[float, float, float, float, float, float]  # a, b, c, d, e, f of x = a col + b row + c
 _DEGREES = "EPSG:4326"
 _GEO_KEYS = 34735  # the tag that names a GeoTIFF's reference system
@@ -78,24 +77,6 @@ class SceneFacts:
     warnings: tuple[str, ...]
 
 
-def find_scenes(path: Path) -> list[Path]:
-    """The GeoTIFF files of a folder and all below it, in order, or the one file; hidden ones do not count."""
-    if path.is_file():
-        return [path]
-    if not path.is_dir():
-        raise DataError(f"{path}: no such file or folder", fix="check the path")
-    inside = [
-        file
-        for file in sorted(path.rglob("*"))
-        if file.suffix.lower() in SUFFIXES
-        and file.is_file()
-        and not any(part.startswith(".") for part in file.relative_to(path).parts)
-    ]
-    if not inside:
-        raise DataError(f"{path}: no GeoTIFF files ({', '.join(SUFFIXES)})", fix="check the folder")
-    return inside
-
-
 def has_coordinates(path: Path) -> bool:
     """Whether a TIFF says where it lies; looks at its tags alone, and needs no geographic library."""
     try:
@@ -111,8 +92,8 @@ def has_coordinates(path: Path) -> bool:
 
 
 @contextmanager
-def opened_scene(path: Path) -> Iterator[Any]:
-    """The scene as a rasterio dataset whose blocks GDAL keeps within a fixed share of memory."""
+def opened_file(path: Path) -> Iterator[Any]:
+    """A GeoTIFF as a rasterio dataset whose blocks GDAL keeps within a fixed share of memory."""
     rasterio = require("rasterio", "geo")
     unplaced = require("rasterio.errors", "geo").NotGeoreferencedWarning
     with rasterio.Env(GDAL_CACHEMAX=_CACHE_MEGABYTES), warnings.catch_warnings():
@@ -151,13 +132,13 @@ def _check_pixels(dataset: Any, path: Path) -> None:
         )
 
 
-def scene_facts(dataset: Any, path: Path) -> SceneFacts:
-    """Everything but the pixels."""
+def scene_facts(dataset: Any, path: Path, item: Mapping[str, Any] | None = None) -> SceneFacts:
+    """Everything but the pixels; `item` is the scene's STAC item, where it does not lie beside the file."""
     notes: list[str] = []
     with damage_named(path):
         place = _place_of(dataset, path, notes)
         tags = {**dataset.tags(), **dataset.tags(ns="IMAGERY")}
-    item = _stac_item(path, notes)
+    item = _stac_item(path, notes) if item is None else item
     stac = item.get("properties", {})
     time, source = _time_of(stac, tags, path)
     return SceneFacts(

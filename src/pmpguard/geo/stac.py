@@ -13,7 +13,7 @@ from typing import Any
 from pmpguard.errors import ConfigError, DataError, require
 from pmpguard.files import atomic_directory, file_name_of, plain_value
 from pmpguard.geo.footprints import bounds_of, box_around, box_geometry, in_utc, parse_time
-from pmpguard.geo.geojson import FoundImage
+from pmpguard.geo.hit_rows import FoundImage
 
 COLLECTION = "collection.json"
 _ITEMS = "items"

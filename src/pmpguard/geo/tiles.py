@@ -8,7 +8,7 @@ scene at work and nothing else: the next run finds the finished folders by their
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,21 +31,23 @@ from pmpguard.files import (
     write_manifest,
     writer_lock,
 )
-from pmpguard.geo.pixels import Stretch, read_tile, scene_look
+from pmpguard.geo.pixels import SceneLook, Stretch, read_tile, scene_look
+from pmpguard.geo.scene_files import find_scenes
 from pmpguard.geo.scenes import (
     SceneFacts,
     ScenePlace,
     degrees_of,
-    find_scenes,
     ground_resolution,
     map_bounds,
-    opened_scene,
     scene_facts,
     shifted,
     side_files,
 )
+from pmpguard.geo.stac_input import NamedScene, stac_root, stac_scenes
+from pmpguard.geo.stacks import opened_scene
 
 METADATA = "metadata.parquet"
+DOWNLOADS = ".downloads"  # of assets on the web
 _TILES = "tiles.parquet"
 _SCENE = "scene.json"
 SCHEMA = pa.schema(
@@ -78,11 +80,11 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class TileSettings:
-    """How scenes are cut; `bands` empty means red, green and blue as the file names them."""
+    """How scenes are cut; `bands`, by number or name, empty means red, green and blue."""
 
     size: int = 256
     overlap: float = 0.25
-    bands: tuple[int, ...] = ()
+    bands: tuple[int | str, ...] = ()
     stretch: Stretch = "auto"
     min_valid: float = 0.5
     nodata: float | None = None
@@ -151,24 +153,27 @@ def offsets(extent: int, size: int, overlap: float) -> list[int]:
 
 
 def tile_scenes(
-    scenes: Path, out: Path, settings: TileSettings, progress: bool = False, *, forget_others: bool = False
+    scenes: Path | str,
+    out: Path,
+    settings: TileSettings,
+    progress: bool = False,
+    *,
+    forget_others: bool = False,
 ) -> TileReport:
     """Cut every scene that is not cut yet and list all tiles; a scene that cannot be cut is reported.
 
+    `scenes` is a file, a folder, or a STAC document on disk or on the web, whose assets are kept in `out`.
     What `out` holds of other scenes, moved or deleted since, stays unless `forget_others` is true.
     """
-    root = scenes if scenes.is_dir() else scenes.parent
-    found = [
-        _Scene(path, file_name_of(path.relative_to(root).as_posix().removesuffix(".tif")))
-        for path in find_scenes(scenes)
-    ]
-    problems, notes, done = [], [], 0
+    problems, notes, done = list[ImageProblem](), list[str](), 0
     with writer_lock(out):
         remove_leftovers(out)
+        found = _named_scenes(scenes, out, settings, problems, progress)
+        missing = len(problems)
         earlier = _finished(out)
         for scene in found:
             try:
-                folder = out / f"{scene.name}-{scene.mark(settings)}"
+                folder = out / f"{scene.name}-{_mark(scene, settings)}"
                 _check_source(scene, earlier.get(scene.name, []))
                 if folder.exists():
                     folder.touch()  # the newest folder of a scene counts
@@ -176,7 +181,7 @@ def tile_scenes(
                 else:
                     _cut(scene, folder, settings, progress)
             except DataError as error:
-                problems.append(ImageProblem(scene.name, str(scene.path), "unreadable", error.message))
+                problems.append(ImageProblem(scene.name, str(scene.files.path), "unreadable", error.message))
             else:
                 notes += read_json(folder / _SCENE)["warnings"]
         finished, wanted = _finished(out), {scene.name for scene in found}
@@ -190,39 +195,54 @@ def tile_scenes(
             pq.write_table(everything, stream, compression="zstd")
         for outdated in {folder for folders in finished.values() for folder in folders} - set(current):
             shutil.rmtree(outdated)
-    cut = len(found) - done - len(problems)
+    cut = len(found) - done - (len(problems) - missing)
     return TileReport(out, cut, done, len(everything), left_out, tuple(problems), tuple(notes))
 
 
-@dataclass(frozen=True)
-class _Scene:
-    """A scene's file and the name its tiles go by."""
+def _named_scenes(
+    scenes: Path | str, out: Path, settings: TileSettings, problems: list[ImageProblem], progress: bool
+) -> Sequence[NamedScene]:
+    """What is to be cut; what a catalogue names and cannot be had joins the problems."""
+    start = stac_root(scenes)
+    if start is not None:
+        found = stac_scenes(start, out / DOWNLOADS, settings.bands, progress)
+        problems += found.problems
+        return found.scenes
+    path = Path(scenes)
+    root = path if path.is_dir() else path.parent
+    return [
+        NamedScene(scene, file_name_of(scene.path.relative_to(root).as_posix().removesuffix(".tif")))
+        for scene in find_scenes(path, settings.bands)
+    ]
 
-    path: Path
-    name: str
 
-    def mark(self, settings: TileSettings) -> str:
-        """Changes with the file, with those beside it that belong to it, and with the settings."""
-        states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in side_files(self.path)]
-        return fingerprint({"files": states, "settings": to_dict(settings)})
+def _mark(scene: NamedScene, settings: TileSettings) -> str:
+    """Changes with the files, with those beside them that belong to them, and with the settings."""
+    files = [file for part in scene.files.files for file in side_files(part)]
+    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    described = {} if scene.files.item is None else {"item": scene.files.item["properties"]}
+    return fingerprint({"files": states, "settings": to_dict(settings), **described})
 
 
-def _check_source(scene: _Scene, earlier: list[Path]) -> None:
+def _check_source(scene: NamedScene, earlier: list[Path]) -> None:
     """Two scenes of one name from different folders would take each other's place."""
     for folder in earlier:
         source = Path(read_json(folder / _SCENE)["source"])
-        if source != scene.path.resolve() and source.exists():
+        if source != scene.files.files[0].resolve() and source.exists():
             raise DataError(
-                f"{scene.path}: {folder.parent} holds tiles of another scene of this name, {source}"
+                f"{scene.files.path}: {folder.parent} holds tiles of another scene of this name, {source}"
             )
 
 
-def _cut(scene: _Scene, folder: Path, settings: TileSettings, progress: bool) -> None:
+def _cut(scene: NamedScene, folder: Path, settings: TileSettings, progress: bool) -> None:
     """Write the scene's tiles, their table and what is to say about them."""
-    with opened_scene(scene.path) as dataset, new_directory(folder) as temporary:
-        facts = scene_facts(dataset, scene.path)
+    with opened_scene(scene.files) as dataset, new_directory(folder) as temporary:
+        facts = scene_facts(dataset, scene.files.path, scene.files.item)
+        look = scene_look(
+            dataset, scene.files.path, settings.bands, settings.stretch, settings.nodata, scene.files.names
+        )
         rows, left_out = [], 0
-        for image, row in _tiles(dataset, scene, facts, settings, progress):
+        for image, row in _tiles(dataset, scene, facts, look, settings, progress):
             if image is None:
                 left_out += 1
                 continue
@@ -238,9 +258,9 @@ def _cut(scene: _Scene, folder: Path, settings: TileSettings, progress: bool) ->
             temporary / _SCENE,
             {
                 "scene": scene.name,
-                "source": str(scene.path.resolve()),
+                "source": str(scene.files.files[0].resolve()),
                 "left_out": left_out,
-                "warnings": list(facts.warnings),
+                "warnings": [*scene.files.notes, *facts.warnings, *look.notes],
                 "settings": to_dict(settings),
             },
         )
@@ -248,10 +268,14 @@ def _cut(scene: _Scene, folder: Path, settings: TileSettings, progress: bool) ->
 
 
 def _tiles(
-    dataset: Any, scene: _Scene, facts: SceneFacts, settings: TileSettings, progress: bool
+    dataset: Any,
+    scene: NamedScene,
+    facts: SceneFacts,
+    look: SceneLook,
+    settings: TileSettings,
+    progress: bool,
 ) -> Iterator[tuple[Image.Image | None, dict[str, Any]]]:
     """Every tile with its row of metadata, but for the image's path; None of one with too little data."""
-    look = scene_look(dataset, scene.path, settings.bands, settings.stretch, settings.nodata)
     width, height = min(settings.size, dataset.width), min(settings.size, dataset.height)
     known = {
         "scene": scene.name,
@@ -268,7 +292,7 @@ def _tiles(
     ]
     for column, row in tqdm(places, desc=scene.name, disable=not progress, unit=" tiles"):
         part = (column, row, width, height)
-        pixels, valid = read_tile(dataset, scene.path, look, part, settings.min_valid)
+        pixels, valid = read_tile(dataset, scene.files.path, look, part, settings.min_valid)
         if pixels is None:
             yield None, {}
             continue

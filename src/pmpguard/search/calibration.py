@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pmpguard.detection.mixture import MatchMixture, chance_levels, fit_match_mixture
-from pmpguard.errors import DataError
+from pmpguard.errors import damage_named
 from pmpguard.models.retriever import Retriever
 from pmpguard.search.index.version import IndexedKind
 from pmpguard.stable_random import StableRandom
@@ -77,16 +77,13 @@ def load_calibration(folder: Path) -> MatchMixture | None:
     path = folder / CALIBRATION
     if not path.is_file():
         return None
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return MatchMixture(
-                p_match=np.empty(0),
-                match_rate=float(stored["match_rate"][0]),
-                converged=bool(stored["converged"][0]),
-                mismatch_interval=None,
-                mismatched=stored["mismatched"],
-                exponents=stored["exponents"],
-                weights=stored["weights"],
-            )
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{path}: damaged ({error})", fix="build the index again") from error
+    with damage_named(path, "build the index again"), np.load(path, allow_pickle=False) as stored:
+        return MatchMixture(
+            p_match=np.empty(0),
+            match_rate=float(stored["match_rate"][0]),
+            converged=bool(stored["converged"][0]),
+            mismatch_interval=None,
+            mismatched=stored["mismatched"],
+            exponents=stored["exponents"],
+            weights=stored["weights"],
+        )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +17,15 @@ from torch import Tensor
 
 from pmpguard.data.images.decode import ImageProblem, image_tensor, map_images
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.row_files import open_rows, write_rows
+from pmpguard.engine.parts import ALONE, Engine, Part, ranges, run_parts
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.files import MANIFEST, remove_leftovers, write_json, writer_lock
+from pmpguard.files import MANIFEST, read_json, remove_leftovers, write_atomic, write_json, writer_lock
 from pmpguard.models.encoded import Encoded
+from pmpguard.models.hub import local_folder
 from pmpguard.models.retriever import Retriever
+from pmpguard.remote import full_path
+from pmpguard.safe_text import one_line
 from pmpguard.search.index.embedding_files import (
     PROBLEMS,
     SETTINGS,
@@ -34,6 +43,7 @@ from pmpguard.search.sources import Source
 IMAGES_AT_ONCE, CAPTIONS_AT_ONCE = 64, 256
 SOME_PROBLEMS = 3  # the exit code when images could not be read
 SHOWN_PROBLEMS = 10
+PARTS = ".parts"  # in the embedding, while several processes work on it
 
 
 @dataclass(frozen=True)
@@ -69,7 +79,7 @@ class EmbeddingReport:
 
 def problem_lines(problems: Sequence[ImageProblem]) -> list[str]:
     """The first images that could not be read, a line each, and how many more there are."""
-    lines = [f"  {problem.image}: {problem.reason}" for problem in problems[:SHOWN_PROBLEMS]]
+    lines = [f"  {one_line(problem.image)}: {problem.reason}" for problem in problems[:SHOWN_PROBLEMS]]
     more = len(problems) - len(lines)
     return [*lines, f"  and {more:,} more"] if more else lines
 
@@ -81,7 +91,8 @@ def embed_source(
     *,
     partition_size: int = 1000,
     device: str = "cpu",
-    workers: int = 2,
+    threads: int = 2,
+    engine: Engine = ALONE,
     progress: bool = True,
     skip: frozenset[str] = frozenset(),
 ) -> EmbeddingReport:
@@ -89,11 +100,12 @@ def embed_source(
 
     Finished partitions are kept as they are, so the same call continues a killed run, and embeds only what
     is new when images have been added. An image whose content changed under its old name is not noticed.
+    Images are decoded by `threads`, or by those of each of the engine's workers, which write into `out`.
     """
     if partition_size < 1:
         raise ConfigError(f"partition size is {partition_size}", fix="give at least 1")
     settings = EmbeddingSettings(
-        identify_model(model), str(model.resolve()), str(source.images.root.resolve())
+        identify_model(model), str(local_folder(model).resolve()), str(full_path(source.images.root))
     )
     with writer_lock(out):
         _prepare(out, settings)
@@ -102,21 +114,116 @@ def embed_source(
         again = failed if (out / MANIFEST).is_file() else set()  # after a whole run bad ones are tried again
         before = (embedded_ids(out) | failed | skip) - again
         rows = [row for row, id in enumerate(source.ids) if id not in before]
-        embedded = 0
+        embedded = sum(partition.images for partition in partitions)
         if rows:
             (out / MANIFEST).unlink(missing_ok=True)  # not complete until the end
-            encoder = CorpusEncoder(Retriever.load(model).to(device), source)
-            first = partitions[-1].number + 1 if partitions else 0
-            reading = encoder.images(rows, workers, progress)
-            for number, start in enumerate(range(0, len(rows), partition_size), first):
-                some = rows[start : start + partition_size]
-                items, problems = encoder.partition(some, reading)
-                if items or {problem.id for problem in problems} - again:
-                    embedded += write_partition(out, number, items, problems).images
+            parts = ranges(len(rows), partition_size)
+            numbers = _free_numbers({partition.number for partition in partitions}, len(parts))
+            if engine.alone:
+                encoder = CorpusEncoder(Retriever.load(model).to(device), source)
+                reading = encoder.images(rows, threads, progress)
+                for number, (start, stop) in zip(numbers, parts, strict=True):
+                    encoder.write(out, number, rows[start:stop], reading, again)
+            else:
+                numbered = dict(zip(numbers, parts, strict=True))
+                settings_of_parts = {"model": str(model), "device": device, "threads": threads}
+                _embed_in_parts(source, rows, numbered, out, again, engine, progress, settings_of_parts)
+        embedded = sum(partition.images for partition in read_partitions(out)) - embedded
         left = remaining_problems(out)
         write_json(out / PROBLEMS, [vars(problem) for problem in left])
         manifest = write_embedding_manifest(out)
     return EmbeddingReport(out, manifest["images"], manifest["captions"], embedded, tuple(left))
+
+
+def _free_numbers(taken: set[int], count: int) -> list[int]:
+    """The lowest numbers for new partitions: gaps are those that a killed run had not finished.
+
+    >>> _free_numbers({0, 2}, 3)
+    [1, 3, 4]
+    """
+    return list(itertools.islice((number for number in itertools.count() if number not in taken), count))
+
+
+def _embed_in_parts(
+    source: Source,
+    rows: Sequence[int],
+    numbered: dict[int, tuple[int, int]],
+    out: Path,
+    again: set[str],
+    engine: Engine,
+    progress: bool,
+    settings: dict[str, Any],
+) -> None:
+    """Have the engine's workers write the partitions: each maps the rows it needs from files in `out`."""
+    images = source.images.take(list(rows))
+    captions_of = _captions_of(source)
+    places = [captions_of.get(id, []) for id in images.column("image_id")]
+    ends = [0, *itertools.accumulate(map(len, places))]
+    with _parts_folder(out) as folder:
+        write_rows(images, folder / "images.arrow")
+        if source.captions is not None:
+            write_rows(source.captions.take(list(itertools.chain(*places))), folder / "captions.arrow")
+        write_json(folder / "again.json", sorted(again))
+        parts = []
+        for number, (start, stop) in numbered.items():
+            span = {"images": [start, stop], "captions": [ends[start], ends[stop]]}
+            done = folder / f"{number:04d}.done"
+            arguments = {**settings, **span, "folder": str(folder), "out": str(out), "number": number}
+            parts.append(Part({**arguments, "done": str(done)}, done, stop - start))
+        on_gpu = settings["device"].startswith("cuda")
+        title = "embedding" if progress else ""
+        run_parts(engine, f"{__name__}:embed_part", parts, title=title, unit=" images", gpu=on_gpu)
+
+
+@contextmanager
+def _parts_folder(out: Path) -> Iterator[Path]:
+    """A folder inside the embedding for what its workers read, gone at the end."""
+    folder = out / PARTS
+    shutil.rmtree(folder, ignore_errors=True)  # of a killed run
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def embed_part(
+    model: str,
+    device: str,
+    threads: int,
+    folder: str,
+    images: list[int],
+    captions: list[int],
+    out: str,
+    number: int,
+    done: str,
+) -> None:
+    """Write one partition from the rows that `_embed_in_parts` left in `folder`."""
+    files = Path(folder)
+    has_captions = captions[0] < captions[1]
+    source = Source(
+        open_rows(files / "images.arrow", *images),
+        open_rows(files / "captions.arrow", *captions) if has_captions else None,
+    )
+    encoder = CorpusEncoder(_model(model, device), source)
+    rows = range(len(source))
+    again = set(read_json(files / "again.json"))
+    encoder.write(Path(out), number, rows, encoder.images(rows, threads, progress=False), again)
+    write_atomic(Path(done), b"")
+
+
+@lru_cache(maxsize=1)
+def _model(folder: str, device: str) -> Retriever:
+    return Retriever.load(Path(folder)).to(device)
+
+
+def _captions_of(source: Source) -> dict[str, list[int]]:
+    """The rows of the captions of each image id."""
+    found: dict[str, list[int]] = {}
+    if source.captions is not None:
+        for row, id in enumerate(source.captions.column("image_id")):
+            found.setdefault(id, []).append(row)
+    return found
 
 
 def _prepare(out: Path, settings: EmbeddingSettings) -> None:
@@ -140,20 +247,30 @@ class CorpusEncoder:
     def __init__(self, model: Retriever, source: Source) -> None:
         self.model = model
         self.source = source
-        self.captions_of: dict[str, list[int]] = {}
-        if source.captions is not None:
-            for row, id in enumerate(source.captions.column("image_id")):
-                self.captions_of.setdefault(id, []).append(row)
+        self.captions_of = _captions_of(source)
 
-    def images(self, rows: Sequence[int], workers: int, progress: bool) -> Iterator[Tensor | ImageProblem]:
+    def write(
+        self,
+        out: Path,
+        number: int,
+        rows: Sequence[int],
+        reading: Iterator[Tensor | ImageProblem],
+        again: set[str],
+    ) -> None:
+        """Encode the next images and write their partition, unless it holds but problems tried `again`."""
+        items, problems = self.partition(rows, reading)
+        if items or {problem.id for problem in problems} - again:
+            write_partition(out, number, items, problems)
+
+    def images(self, rows: Sequence[int], threads: int, progress: bool) -> Iterator[Tensor | ImageProblem]:
         """Decoded images (3, s, s) of many rows in order, a problem in place of each that is bad."""
-        size = self.model.config.image_size
+        size, framing = self.model.config.image_size, self.model.framing
         return map_images(
             self.source.images,
             rows,
-            lambda image: image_tensor(image, size),
+            lambda image: image_tensor(image, size, framing),
             policy="skip",
-            workers=workers,
+            workers=threads,
             progress="embedding" if progress else "",
         )
 
@@ -183,14 +300,18 @@ class CorpusEncoder:
             "image": (Encoded.cat(parts), self._image_metadata(good))
         }
         caption_rows = [row for image in good for row in self.captions_of.get(ids[image], ())]
-        if caption_rows and self.source.captions is not None:
+        if caption_rows and self.source.captions is not None and self.model.reads_texts:
             captions = self.source.captions.take(caption_rows)
             encoded = self._encode_captions(captions.captions)
             items["caption"] = (encoded, metadata_of(captions, "pair_id"))
         return items, problems
 
     def _encode(self, images: Sequence[Tensor]) -> Encoded:
-        return self.model.encode_images(torch.stack(list(images)), batch_size=IMAGES_AT_ONCE).to("cpu")
+        encoded = self.model.encode_images(torch.stack(list(images)), batch_size=IMAGES_AT_ONCE).to("cpu")
+        if self.model.reads_texts:
+            return encoded
+        whole = encoded.pooled[:, None]  # words that would be looked for in regions there will be none
+        return Encoded(encoded.pooled, whole, encoded.mask[:, :1])
 
     def _encode_captions(self, captions: Sequence[str]) -> Encoded:
         """Equal captions are encoded once."""

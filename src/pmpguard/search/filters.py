@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pmpguard.errors import ConfigError
-from pmpguard.geo.footprints import boxes_meet, checked_box, in_utc, parse_time, parse_time_range
+from pmpguard.geo.distance import box_within, checked_radius, distances
+from pmpguard.geo.footprints import (
+    Box,
+    boxes_meet,
+    checked_box,
+    in_utc,
+    parse_period,
+    parse_time,
+    parse_time_range,
+)
 from pmpguard.search.query import Comparison, Condition, Filters
 from pmpguard.search.sources import FILE_STAMP
 
@@ -25,6 +34,7 @@ UNFILTERED = frozenset({"id", "image", "image_id", "pair_id", "caption", "bounds
 UNLISTED = frozenset({"time", "row", "column"})  # filtered by other means, or hardly ever
 BOUNDS, POINT = ("west", "south", "east", "north"), ("lon", "lat")
 UNKNOWN_TIME = np.iinfo(np.int64).min
+FIRST_TIME, LAST_TIME = UNKNOWN_TIME + 1, np.iinfo(np.int64).max  # microseconds that no limit excludes
 _CONDITION = re.compile(r"([^=<>]*[^=<>\s])\s*(<=|>=|=|<|>)\s*(.*)", re.DOTALL)
 _NEXT_CONDITION = re.compile(r",(?=[^,=<>]*[^,=<>\s]\s*[=<>])")
 _COMPARED = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}
@@ -64,8 +74,9 @@ def parse_condition(text: str) -> Condition:
         raise ConfigError(f"condition {text[:200]!r} has no column", fix=fix)
     name, value = found[1], found[3]
     comparison: Comparison = found[2]  # type: ignore[assignment]  # the pattern allows no other
-    if comparison != "=" and not np.isfinite(_number(value)):
-        raise ConfigError(f"condition {text[:200]!r}: {value[:100]!r} is no number", fix="write column<20")
+    if comparison != "=" and not np.isfinite(_number(value)) and _time(value) == UNKNOWN_TIME:
+        fix = "write column<20, or column<2024-05-01"
+        raise ConfigError(f"condition {text[:200]!r}: {value[:100]!r} is no number and no time", fix=fix)
     return Condition(name, comparison, (value,))
 
 
@@ -81,11 +92,51 @@ def time_limits(filters: Filters) -> tuple[int, int] | None:
     if filters.start is None and filters.stop is None:
         return None
     first, last = parse_time_range(filters.start, filters.stop)
-    limits = np.iinfo(np.int64)
     return (
-        limits.min + 1 if first is None else microseconds(first),
-        limits.max if last is None else microseconds(last),
+        int(FIRST_TIME) if first is None else microseconds(first),
+        int(LAST_TIME) if last is None else microseconds(last),
     )
+
+
+def circle(filters: Filters) -> tuple[Box, float] | None:
+    """The place and the kilometres around it that may be found, None where it may be anywhere."""
+    if filters.near is None and filters.radius is not None:
+        raise ConfigError("a radius without a place", fix="say near what (--near LON,LAT)")
+    if filters.near is not None:
+        checked_box(filters.near)
+    if filters.near is None or filters.radius is None:
+        return None
+    return filters.near, checked_radius(filters.radius)
+
+
+def allowed_spans(condition: Condition) -> tuple[tuple[int, int], ...]:
+    """The microseconds a condition on times allows, of which any will do; a day or a year counts as a whole.
+
+    >>> allowed_spans(parse_condition("acquired=1970-01-01"))
+    ((0, 86399999999),)
+    """
+    spans = []
+    for value in condition.values:
+        first, last = (microseconds(moment) for moment in parse_period(value))
+        spans.append(
+            {
+                "=": (first, last),
+                "<": (int(FIRST_TIME), first - 1),
+                "<=": (int(FIRST_TIME), last),
+                ">": (last + 1, int(LAST_TIME)),
+                ">=": (first, int(LAST_TIME)),
+            }[condition.comparison]
+        )
+    return tuple(spans)
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """The least and the greatest value of a column that is filtered by a range; of times, as ISO 8601."""
+
+    kind: Literal["integer", "number", "time"]
+    least: float | str
+    greatest: float | str
 
 
 class FilterColumns:
@@ -95,6 +146,7 @@ class FilterColumns:
         self.metadata = metadata
         self._texts: dict[str, pa.Array] = {}
         self._numbers: dict[str, npt.NDArray[np.float64]] = {}
+        self._moments: dict[str, npt.NDArray[np.int64]] = {}
 
     def __len__(self) -> int:
         return int(self.metadata.num_rows)
@@ -105,11 +157,11 @@ class FilterColumns:
 
     @cached_property
     def values(self) -> Mapping[str, tuple[str, ...]]:
-        """Columns worth offering as filters, each with its distinct values, or none when there are many."""
+        """Columns of words to filter by, each with its distinct values, or none when there are many."""
         found = {}
         for name in self.names:
             kind = self.metadata.schema.field(name).type
-            if name in UNLISTED or pa.types.is_nested(kind) or pa.types.is_floating(kind):
+            if name in UNLISTED or pa.types.is_nested(kind) or _is_number(kind) or _is_time(kind):
                 continue
             distinct = [value for value in pc.unique(self.text(name)).to_pylist() if value]
             if distinct:
@@ -120,15 +172,21 @@ class FilterColumns:
         """The filters with values as the columns write them; refuses what cannot be, or is not there."""
         if filters.box is not None:
             checked_box(filters.box)
+        circle(filters)
         time_limits(filters)
         return replace(filters, columns={}, conditions=tuple(map(self._checked, filters.all_conditions)))
 
     def _checked(self, condition: Condition) -> Condition:
         self.require(condition.column)
+        kind = self.metadata.schema.field(condition.column).type
+        if _is_time(kind):
+            return replace(condition, spans=allowed_spans(condition))
         if condition.comparison != "=":
             self.numbers(condition.column)
+            if not np.isfinite(_number(condition.values[0])):
+                value = f"{condition.values[0][:100]!r} is no number"
+                raise ConfigError(f"column {condition.column!r} holds numbers, and {value}", fix="write one")
             return condition
-        kind = self.metadata.schema.field(condition.column).type
         return replace(condition, values=tuple(_as_written(value, kind) for value in condition.values))
 
     def require(self, name: str) -> None:
@@ -143,14 +201,32 @@ class FilterColumns:
         if filters.box is not None:
             west, south, east, north = self.bounds
             conditions.append(boxes_meet(checked_box(filters.box), west, south, east, north))
+        around = circle(filters)
+        if around is not None:
+            conditions.append(self._within(*around))
         limits = time_limits(filters)
         if limits is not None:
             conditions.append((self.times >= limits[0]) & (self.times <= limits[1]))
         conditions += [self._holds(self._checked(condition)) for condition in filters.all_conditions]
         return np.logical_and.reduce(conditions) if conditions else None
 
+    def distances(self, place: Box) -> npt.NDArray[np.float64]:
+        """(N,) kilometres from a place to each item's bounds, NaN where they are unknown."""
+        return distances(checked_box(place), *self.bounds)
+
+    def _within(self, place: Box, radius: float) -> Mask:
+        """(N,) true where an item's bounds come within `radius` kilometres of a place."""
+        close = boxes_meet(box_within(place, radius), *self.bounds)
+        rows = np.flatnonzero(close)
+        close[rows] = distances(place, *(side[rows] for side in self.bounds)) <= radius
+        return close
+
     def _holds(self, condition: Condition) -> Mask:
         """(N,) true where a single condition holds."""
+        if condition.spans:
+            moments = self.moments(condition.column)
+            within = [(moments >= first) & (moments <= last) for first, last in condition.spans]
+            return np.asarray(np.logical_or.reduce(within), bool)
         if condition.comparison == "=":
             allowed = pa.array(list(condition.values), pa.string())
             found = pc.is_in(self.text(condition.column), value_set=allowed)
@@ -164,15 +240,38 @@ class FilterColumns:
         if name not in self._numbers:
             self._numbers[name] = self.any_numbers(name)
         if np.isnan(self._numbers[name]).all() and len(self):
-            fix = f"columns of numbers here: {', '.join(self.number_names) or 'none'}"
+            numbers = [name for name, found in self.ranges.items() if found.kind != "time"]
+            fix = f"columns of numbers here: {', '.join(numbers) or 'none'}"
             raise ConfigError(f"column {name!r} holds no numbers to compare", fix=fix)
         return self._numbers[name]
 
-    @property
-    def number_names(self) -> list[str]:
-        """Columns worth comparing with a number; places are filtered by other means."""
-        schema, others = self.metadata.schema, {*UNLISTED, *BOUNDS, *POINT}
-        return [name for name in self.names if _is_number(schema.field(name).type) and name not in others]
+    @cached_property
+    def ranges(self) -> Mapping[str, ValueRange]:
+        """Columns of numbers and times worth filtering by a range; places are filtered by other means."""
+        others = {*UNLISTED, *BOUNDS, *POINT}
+        found = {name: self._range(name) for name in self.names if name not in others}
+        return {name: values for name, values in found.items() if values is not None}
+
+    def _range(self, name: str) -> ValueRange | None:
+        kind = self.metadata.schema.field(name).type
+        if _is_time(kind):
+            moments = self.moments(name)
+            known = moments[moments != UNKNOWN_TIME]
+            ends = [_moment(end).isoformat() for end in (known.min(), known.max())] if len(known) else []
+            return ValueRange("time", *ends) if ends else None
+        if not _is_number(kind):
+            return None
+        numbers = self.any_numbers(name)
+        known = numbers[np.isfinite(numbers)]
+        whole: Literal["integer", "number"] = "integer" if pa.types.is_integer(kind) else "number"
+        return ValueRange(whole, float(known.min()), float(known.max())) if len(known) else None
+
+    def moments(self, name: str) -> npt.NDArray[np.int64]:
+        """A column of times (N,) in microseconds since 1970; without a zone they are UTC."""
+        if name not in self._moments:
+            moments = pc.cast(_joined(self.metadata[name]), pa.timestamp("us"), safe=False).cast(pa.int64())
+            self._moments[name] = np.asarray(pc.fill_null(moments, int(UNKNOWN_TIME)).to_numpy(), np.int64)
+        return self._moments[name]
 
     def text(self, name: str) -> pa.Array:
         """A column as text."""
@@ -211,6 +310,9 @@ class FilterColumns:
         """A column as numbers (N,), NaN where there is none, or no such column."""
         if name not in self.metadata.column_names:
             return np.full(len(self), np.nan)
+        if _is_time(self.metadata.schema.field(name).type):
+            moments = self.moments(name)
+            return np.where(moments == UNKNOWN_TIME, np.nan, moments.astype(np.float64))
         try:
             values = pc.cast(self.metadata[name], pa.float64()).to_numpy()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # some dataset's own way of writing
@@ -220,6 +322,15 @@ class FilterColumns:
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def _moment(microseconds: Any) -> datetime.datetime:
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return epoch + datetime.timedelta(microseconds=int(microseconds))
 
 
 def _as_written(value: str, kind: pa.DataType) -> str:

@@ -11,15 +11,20 @@ from pathlib import Path
 from pmpguard.data.images.decode import ImageProblem
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import file_name_of, read_json, write_json
-from pmpguard.geo.scenes import SUFFIXES, has_coordinates
+from pmpguard.geo.scene_files import SUFFIXES
+from pmpguard.geo.scenes import has_coordinates
 from pmpguard.geo.tiles import TileSettings, tile_scenes
+from pmpguard.models.hub import DEFAULT_FOLDER, DEFAULT_TOLD
+from pmpguard.remote import full_path
+from pmpguard.safe_text import one_line
 from pmpguard.search.embed import embed_source
 from pmpguard.search.index.changes import Change, build_index
 from pmpguard.search.index.embedding_files import SETTINGS, EmbeddingSettings
 from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.index.updates import follow_source
-from pmpguard.search.index.version import CURRENT, IndexVersion
+from pmpguard.search.index.version import CURRENT, VERSIONS, IndexVersion
 from pmpguard.search.sources import Source, open_source
+from pmpguard.search.stores import usual_backend
 
 WORKPLACE = ".pmpguard"  # inside the folder: the index, and what is being made of it
 EMBEDDINGS = "embeddings"  # beside the index; kept when killed, to go on with
@@ -39,6 +44,16 @@ def usual_place(source: Path) -> Path:
     return source.parent / f"{WORKPLACE}-{file_name_of(source.name)}" / "index"
 
 
+def index_of(place: Path, *, model: Path | None, device: str, progress: bool, tell: Tell) -> Path:
+    """An index as it is; of a folder of images its index, which is made where there is none yet."""
+    if not place.exists() or any((place / name).exists() for name in (CURRENT, VERSIONS)):
+        return place
+    index = usual_place(place)
+    if not (index / CURRENT).is_file():
+        bring_up_to_date(place, index, model=model, tile=None, device=device, progress=progress, tell=tell)
+    return index
+
+
 def bring_up_to_date(
     folder: Path,
     index: Path,
@@ -48,6 +63,9 @@ def bring_up_to_date(
     device: str,
     progress: bool,
     tell: Tell,
+    images: Path | None = None,
+    format: str | None = None,
+    columns: str | None = None,
 ) -> Change | None:
     """Make the index of a folder, or bring it in step; returns what changed of an index that was there.
 
@@ -57,13 +75,16 @@ def bring_up_to_date(
         raise DataError(f"{folder}: no such folder", fix="give a folder of images")
     has_index = (index / CURRENT).is_file()
     if not has_index and model is None:
-        fix = "give --model DIR, such as the one `pmpguard train` or `pmpguard demo` wrote"
-        raise ConfigError(f"{folder} has no index yet, and to make one needs a model", fix=fix)
+        model = DEFAULT_FOLDER
+        tell(DEFAULT_TOLD)
     size = tile_size(index, tile)
     if not has_index:
         _check_place(index.parent)
         remember_tile_size(index, size)
-    source = open_source(_tiles(folder, _beside(index, "tiles"), size, progress, tell) if size else folder)
+    if size:
+        source = open_source(_tiles(folder, _beside(index, "tiles"), size, progress, tell))
+    else:
+        source = open_source(folder, format=format, images=images, columns=columns)
     embeddings, unreadable = _beside(index, EMBEDDINGS), frozenset[str]()
     if model is not None and has_index:
         with closing(IndexVersion.open_current(index)) as version:
@@ -77,7 +98,7 @@ def bring_up_to_date(
         if not report.images:
             fix = "the reasons are named above"
             raise DataError(f"{folder}: none of {len(source)} images could be read", fix=fix)
-        build_index(index, embeddings, model=model)
+        build_index(index, embeddings, backend=usual_backend(), model=model)
     shutil.rmtree(embeddings, ignore_errors=True)
     # Also after a first build: it may have gone on with vectors of images that are gone or changed since.
     update = follow_source(index, source, unreadable=unreadable, device=device, progress=progress)
@@ -95,7 +116,7 @@ def _clear_unless_continued(embeddings: Path, source: Source, model: Path) -> No
     """Clear away what a killed run has left of other images or another model."""
     if (embeddings / SETTINGS).is_file():
         left = EmbeddingSettings.read(embeddings)
-        if left.root != str(source.images.root.resolve()) or left.model != identify_model(model):
+        if left.root != str(full_path(source.images.root)) or left.model != identify_model(model):
             shutil.rmtree(embeddings)
 
 
@@ -148,12 +169,12 @@ def _hint_at_tiles(source: Source, tell: Tell) -> None:
 def _named_problems(problems: Sequence[ImageProblem], tell: Tell) -> frozenset[str]:
     """Name images that could not be read; their ids."""
     for problem in problems:
-        tell(f"left out {problem.image}: {problem.reason}")
+        tell(f"left out {one_line(problem.image)}: {problem.reason}")
     return frozenset(problem.id for problem in problems)
 
 
 def _tiles(folder: Path, out: Path, size: int, progress: bool, tell: Tell) -> Path:
     report = tile_scenes(folder, out, TileSettings(size), progress, forget_others=True)
     for problem in report.problems:
-        tell(f"{problem.image}: {problem.reason}")
+        tell(f"{one_line(problem.image)}: {problem.reason}")
     return out

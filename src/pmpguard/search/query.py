@@ -15,11 +15,14 @@ Comparison = Literal["=", "<", "<=", ">", ">="]
 
 @dataclass(frozen=True)
 class Condition:
-    """What a metadata column must hold: one of several values, or a number smaller or larger than one."""
+    """What a metadata column must hold: one of several values, or a number or time before or after one."""
 
     column: str
     comparison: Comparison
     values: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...] = field(
+        default=(), repr=False
+    )  # of a column of times: microseconds allowed, first and last
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,9 @@ class Filters:
 
     `box` is (west, south, east, north) in degrees and keeps items whose bounds meet it. `start` and `stop`
     are ISO 8601 times, inclusive; items without a time fail. `columns` names metadata columns and the values
-    allowed in them; `conditions` are further ones, of which every one must hold too.
+    allowed in them; `conditions` are further ones, of which every one must hold too. `near` is a place, a
+    box or a point (longitude, latitude, longitude, latitude), and keeps what lies at most `radius` kilometres
+    from it; a search for nothing else finds what is nearest to it, and then needs no radius.
     """
 
     box: tuple[float, float, float, float] | None = None
@@ -36,6 +41,8 @@ class Filters:
     stop: str | None = None
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     conditions: tuple[Condition, ...] = ()
+    near: tuple[float, float, float, float] | None = None
+    radius: float | None = None  # km
 
     @property
     def all_conditions(self) -> tuple[Condition, ...]:
@@ -55,6 +62,11 @@ class Query:
     image: Image | None = None
     text_weight: float = 0.5
     kind: Kind = "image"  # what to find
+
+    @property
+    def has_content(self) -> bool:
+        """Whether it says what to look for, and not a place alone."""
+        return self.text is not None or self.image is not None
 
 
 @dataclass(frozen=True)

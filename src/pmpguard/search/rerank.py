@@ -19,7 +19,7 @@ from torch import Tensor
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.encoders.projection import unit
 from pmpguard.models.retriever import Retriever
-from pmpguard.search.index.embedding_files import StoredVectors
+from pmpguard.search.index.stored_vectors import StoredVectors
 from pmpguard.search.query import Kind
 from pmpguard.search.stores import DECIMALS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,22 @@ from pmpguard.data.images.decode import load_pair_image
 from pmpguard.data.pairs import PairTable
 from pmpguard.detection.mixture import MatchMixture
 from pmpguard.errors import ConfigError
+from pmpguard.geo.distance import distances
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.explain import Explanation
 from pmpguard.models.retriever import Retriever
 from pmpguard.search.calibration import load_calibration, match_probabilities
+from pmpguard.search.filters import ValueRange
 from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.index.version import IndexedKind, IndexVersion, current_fingerprint
-from pmpguard.search.query import NO_FILTERS, Filters, Query, SearchHit
+from pmpguard.search.query import NO_FILTERS, Filters, Kind, Query, SearchHit
 from pmpguard.search.query_checks import QueryError, UnknownIdError, checked_query
 from pmpguard.search.rerank import EncodedQuery, fine_scores
 from pmpguard.search.sources import FILE_STAMP
 from pmpguard.search.stores import DECIMALS
 
+USUAL_FOLDERS = ("index", ".pmpguard")  # which say nothing of an index
+DISTANCE = "distance_km"  # in a hit's metadata, from the place that was searched near
 NOT_METADATA = ("id", "image", "caption", FILE_STAMP)  # columns with a field of their own, or only for us
 
 
@@ -81,6 +85,12 @@ class Searcher:
         return opened
 
     @property
+    def name(self) -> str:
+        """The folder of the index, or that of the images it lies in."""
+        named = (part for part in reversed(self.index.resolve().parts) if part not in USUAL_FOLDERS)
+        return next(named, "index")
+
+    @property
     def version(self) -> str:
         return self.opened.version.name
 
@@ -108,14 +118,19 @@ class Searcher:
         return self.opened.version.description.model.name
 
     @property
+    def reads_texts(self) -> bool:
+        """Whether the model of the index can read a text; else images are searched by images."""
+        return self.opened.model.reads_texts
+
+    @property
     def columns(self) -> Mapping[str, tuple[str, ...]]:
         """Metadata columns to filter by, with their values where they are few."""
         return self.opened.version.images.filters.values
 
     @property
-    def number_columns(self) -> Sequence[str]:
-        """Metadata columns that can be compared with a number."""
-        return self.opened.version.images.filters.number_names
+    def ranges(self) -> Mapping[str, ValueRange]:
+        """Metadata columns to filter by a range of numbers or times."""
+        return self.opened.version.images.filters.ranges
 
     @property
     def has_places(self) -> bool:
@@ -144,10 +159,19 @@ class Searcher:
         if shortlist < 1:
             raise QueryError(f"shortlist is {shortlist}", fix="let at least one candidate be ranked")
         opened = self.opened
-        encoded = self._encode(opened, [checked_query(query) for query in queries])
-        answers: list[list[SearchHit]] = [[] for _ in queries]
+        checked = [checked_query(query, filters) for query in queries]
+        if not opened.model.reads_texts and any(query.text is not None for query in checked):
+            raise reads_no_texts(opened)
+        described = [place for place, query in enumerate(checked) if query.has_content]
+        encoded = dict(
+            zip(described, self._encode(opened, [checked[place] for place in described]), strict=True)
+        )
+        answers: list[list[SearchHit]] = [
+            [] if query.has_content else self._nearest(opened.version, query.kind, k, filters)
+            for query in checked
+        ]
         for kind in ("image", "caption"):
-            places = [place for place, query in enumerate(encoded) if query.kind == kind]
+            places = [place for place, query in encoded.items() if query.kind == kind]
             items = opened.version.kinds[kind]
             if not places or not len(items):
                 continue
@@ -158,7 +182,7 @@ class Searcher:
             mask = None if index.filters_itself else items.filters.mask(wanted)
             near = index.search(vectors, depth, mask, wanted if index.filters_itself else NO_FILTERS)
             for place, query in enumerate(places):
-                answers[query] = self._ranked(opened, encoded[query], items, *near.of(place), k)
+                answers[query] = self._ranked(opened, encoded[query], items, *near.of(place), k, filters)
         return answers
 
     def _ranked(
@@ -169,6 +193,7 @@ class Searcher:
         rows: npt.NDArray[np.int64],
         cosines: npt.NDArray[np.float32],
         k: int,
+        filters: Filters,
     ) -> list[SearchHit]:
         """The second stage: score the shortlist finely and describe the best of it."""
         if query.is_fine(opened.model):
@@ -180,19 +205,22 @@ class Searcher:
         probabilities: list[float | None] = [None] * len(best)
         if opened.mixture is not None and query.is_one_pair:
             probabilities = match_probabilities(opened.mixture, scores[best]).tolist()
-        found = items.metadata.take(rows[best]).to_pylist()
-        return [
-            SearchHit(
-                id=row["id"],
-                score=float(score),
-                probability=probability,
-                kind=query.kind,
-                caption=row.get("caption"),
-                image=row.get("image"),
-                metadata=_plain(row),
-            )
-            for row, score, probability in zip(found, scores[best], probabilities, strict=True)
-        ]
+        return _hits(items, query.kind, rows[best], scores[best].tolist(), probabilities, filters)
+
+    @staticmethod
+    def _nearest(version: IndexVersion, kind: Kind, k: int, filters: Filters) -> list[SearchHit]:
+        """The k items nearest to the filters' place of those that pass them; scored by minus kilometres."""
+        assert filters.near is not None
+        items = version.kinds[kind]
+        wanted = items.filters.checked(filters)
+        away = items.filters.distances(filters.near)  # (N,)
+        mask = items.filters.mask(wanted)
+        rows = np.flatnonzero(~items.removed & ~np.isnan(away) & (True if mask is None else mask))
+        if len(rows) > k:
+            rows = rows[away[rows] <= np.partition(away[rows], k - 1)[k - 1]]
+        ids = np.array([items.ids[row] for row in rows], dtype=str)
+        best = rows[np.lexsort((ids, away[rows]))[:k]]
+        return _hits(items, kind, best, (-away[best]).tolist(), [None] * len(best), filters)
 
     def encode_query(self, query: Query) -> EncodedQuery:
         """The query as vectors."""
@@ -220,6 +248,8 @@ class Searcher:
     def explain(self, id: str, text: str) -> Explanation:
         """Which words of a text speak for an indexed image and where; from its stored fragments."""
         opened = self.opened
+        if not opened.model.reads_texts:
+            raise reads_no_texts(opened)
         checked = checked_query(Query(text))
         regions = opened.version.images.vectors.take([self._row(opened, id)])
         return opened.model.explain_encoded(checked.text or "", regions)
@@ -230,7 +260,7 @@ class Searcher:
         row = self._row(opened, id)
         name = opened.version.images.metadata["image"][row].as_py()
         table = PairTable.from_columns({"image": [name], "caption": [""]}, opened.version.root_of(row))
-        return load_pair_image(table, 0)
+        return load_pair_image(replace(table, allow_outside=True), 0)  # that was decided when it was embedded
 
     def image_path(self, id: str) -> Path:
         """Where an image of the index lies; `shard.tar#member` inside a shard."""
@@ -249,13 +279,15 @@ class Searcher:
     def refresh(self) -> bool:
         """Switch to the current version if it is another than the open one; whether it was.
 
-        Versions are told apart by their content: one that was deleted and built again is another.
+        Versions are told apart by their content: one that was deleted and built again is another. One whose
+        files were found changed is opened again in any case: they may have been restored.
 
         An index that is gone or damaged is an error, and the version that is open stays open.
         """
         with self._refreshing:
             opened = self.opened
-            if current_fingerprint(self.index) == opened.version.fingerprint:
+            same = current_fingerprint(self.index) == opened.version.fingerprint
+            if same and not opened.version.is_lost:
                 return False
             self._open = self._read(opened)
             return True
@@ -266,11 +298,39 @@ class Searcher:
             self._open = None
 
 
+def reads_no_texts(opened: OpenIndex) -> QueryError:
+    """The refusal of a text by an index of images alone."""
+    name = opened.version.description.model.name
+    fix = "search by an image, or index the folder with a model that reads texts, such as `default`"
+    return QueryError(f"the model of this index ({name}) reads no texts", fix=fix)
+
+
 @torch.no_grad()
 def _encode_texts(model: Retriever, texts: Sequence[str]) -> Encoded:
     """`Retriever.encode_texts` of one batch, without its switching of modes: the model is only evaluated."""
     ids, mask = model.tokenize(texts)
     return model.forward_texts(ids.to(model.device), mask.to(model.device))
+
+
+def _hits(
+    items: IndexedKind,
+    kind: Kind,
+    rows: npt.NDArray[np.int64],
+    scores: Sequence[float],
+    probabilities: Sequence[float | None],
+    filters: Filters,
+) -> list[SearchHit]:
+    """Rows of an index as hits; those near a place say how far they are from it."""
+    found = items.metadata.take(rows).to_pylist()
+    metadata = [_plain(row) for row in found]
+    if filters.near is not None:
+        bounds = [side[rows] for side in items.filters.bounds]
+        for plain, away in zip(metadata, distances(filters.near, *bounds), strict=True):
+            plain[DISTANCE] = float(away)
+    return [
+        SearchHit(row["id"], score, probability, kind, row.get("caption"), row.get("image"), plain)
+        for row, score, probability, plain in zip(found, scores, probabilities, metadata, strict=True)
+    ]
 
 
 def _one_by_one(items: Encoded) -> list[Encoded]:

@@ -6,7 +6,7 @@ do not depend on order, and an image that cannot be read changes no other's id.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pmpguard.data.byte_ranges import file_version, open_shard
 from pmpguard.data.column_names import CAPTION_NAMES, Columns
-from pmpguard.data.formats import group_by_format, read_pairs
-from pmpguard.data.pair_rows import split_in_name
+from pmpguard.data.formats import group_by_format, read_pairs, search_folder
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.shards import IMAGE_ENDINGS, expand_pattern, iter_members, split_reference
+from pmpguard.data.typed_columns import with_types
 from pmpguard.errors import DataError
+from pmpguard.remote import is_remote
+from pmpguard.search.listings import describe_images, find_listing, read_listing
 
 LISTING = "metadata.parquet"
 FILE_STAMP = "file_stamp"  # column of images: size and time of their files, to notice that one has changed
@@ -58,8 +61,11 @@ def open_source(
     `prefix` is put before every id, to tell two folders with the same file names apart.
     """
     listing = _image_listing(path) if format is None and not columns else None
+    text_listing = find_listing(path) if format is None and listing is None else None
     if listing is not None:
         source = source_of_table(pq.read_table(listing), images or listing.parent, listing.parent.name)
+    elif text_listing is not None:
+        source = _listed_source(path, text_listing, images, columns)
     elif format is None and path.is_file() and path.suffix.lower() in IMAGE_SUFFIXES:
         source = image_source(path.parent, [path.name])
     elif format is None and not columns and path.is_dir() and not _annotated(path):
@@ -67,13 +73,14 @@ def open_source(
     elif format is None and _only_images(shards := _shards(path)):
         source = _shard_source(shards)
     else:
-        source = source_of_pairs(read_pairs(path, columns, format=format, images=images))
+        table = read_pairs(path, columns, format=format, images=images)
+        source = source_of_pairs(replace(table, arrow=with_types(table.arrow)))
     return _stamped(_prefixed(source, prefix) if prefix else source)
 
 
 def source_of_pairs(table: PairTable) -> Source:
     """A dataset: its distinct images, and its captions where there are any."""
-    first = PairTable(table.arrow.take(pa.array(table.first_rows)), table.root, table.name)
+    first = table.take(table.first_rows)
     has_text = pc.not_equal(pc.utf8_trim_whitespace(table.arrow["caption"]), "")
     captions = table.filter(has_text.combine_chunks())
     return Source(first, captions if len(captions) else None)
@@ -92,9 +99,24 @@ def source_of_table(table: pa.Table, root: Path, name: str = "images") -> Source
     return source_of_pairs(PairTable.from_columns(table, root, name, str(root)))
 
 
+def _listed_source(path: Path, listing: Path, images: Path | None, columns: str | Columns | None) -> Source:
+    """The images that a CSV file describes, or all images of the folder it lies in, described or not."""
+    table = read_listing(listing, images, columns)
+    if path != listing and table.root.resolve().is_relative_to(path.resolve()):
+        found = image_source(path, _image_names(path)).images
+        table = describe_images(found, table)
+    return Source(table)
+
+
 def image_source(root: Path, names: list[str]) -> Source:
-    """Images without captions, below one folder."""
+    """Images without captions, below one folder; `folder` says in which of several they lie.
+
+    Folders are often classes, and then this is what to filter by.
+    """
     columns = {"image": names, "caption": [""] * len(names), "split": [""] * len(names)}
+    folders = [Path(split_reference(name)[1] or name).parent.as_posix() for name in names]
+    if len(set(folders)) > 1:
+        columns["folder"] = ["" if folder == "." else folder for folder in folders]
     return Source(PairTable.from_columns({**columns, "pair_id": names}, root, root.name, str(root)))
 
 
@@ -112,20 +134,12 @@ def _image_listing(path: Path) -> Path | None:
 
 def _annotated(folder: Path) -> bool:
     """Whether a folder holds annotations, itself or in its folders named after splits."""
-    inside = sorted(folder.iterdir())
-    below = [
-        file for place in inside if place.is_dir() and split_in_name(place.name) for file in place.iterdir()
-    ]
-    return bool(group_by_format(inside) or group_by_format(sorted(below)))
+    return bool(search_folder(folder)[1])
 
 
 def _folder_or_shards(folder: Path) -> Source:
     """What lies in a folder and below; what is hidden is not meant, and may be our index."""
-    images = sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.suffix.lower() in IMAGE_SUFFIXES and not _is_hidden(path, folder) and path.is_file()
-    )
+    images = _image_names(folder)
     if images:
         return image_source(folder, images)
     shards = sorted(path for path in folder.rglob("*.tar") if not _is_hidden(path, folder))
@@ -133,6 +147,14 @@ def _folder_or_shards(folder: Path) -> Source:
         usual = sorted(ending for ending in IMAGE_SUFFIXES if ending[1:].isalnum())
         raise DataError(f"{folder}: no images here", fix=f"looked for {', '.join(usual)} and .tar")
     return _shard_source(shards, folder)
+
+
+def _image_names(folder: Path) -> list[str]:
+    return sorted(
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.suffix.lower() in IMAGE_SUFFIXES and not _is_hidden(path, folder) and path.is_file()
+    )
 
 
 def _is_hidden(path: Path, folder: Path) -> bool:
@@ -143,7 +165,7 @@ def _shards(path: Path) -> list[Path]:
     """The tar shards that a path or a pattern means; none when it means something else."""
     if path.suffix != ".tar":
         return []
-    return [path] if path.is_file() else expand_pattern(str(path))
+    return [path] if path.is_file() or is_remote(path) else expand_pattern(str(path))
 
 
 def _only_images(shards: list[Path]) -> bool:
@@ -154,7 +176,7 @@ def _shard_source(shards: list[Path], root: Path | None = None) -> Source:
     root = root or shards[0].parent
     names = []
     for shard in shards:
-        with shard.open("rb") as stream:
+        with open_shard(shard) as stream:
             names += [
                 f"{shard.relative_to(root).as_posix()}#{member.name}"
                 for member in iter_members(stream, str(shard))
@@ -185,8 +207,5 @@ def _stamped(source: Source) -> Source:
 
 
 def _file_stamp(file: Path) -> str | None:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return f"{found.st_size}-{found.st_mtime_ns}"
+    size, changed = file_version(file)
+    return f"{size}-{changed}" if changed else None

@@ -1,4 +1,4 @@
-"""Who may ask: under which host names, and with which token."""
+"""Who may ask: under which host names, from which pages, and with which token."""
 
 from __future__ import annotations
 
@@ -32,6 +32,25 @@ def trust_hosts(application: Application, hosts: frozenset[str]) -> Application:
                 await send_error(send, error)
 
         await check(go_on, sorted(hosts), www_redirect=False)(scope, receive, refuse)
+
+    return serve
+
+
+def refuse_other_sites(application: Application) -> Application:
+    """Refuse what a page of another site asks for in a visitor's browser; following a link to here is fine.
+
+    Such a page could not read the response, but it could keep the server at work. Browsers say where a
+    request comes from, and no script can change it; whoever sends no such header is no page.
+    """
+    error = RequestError(403, "asked by a page of another site", fix="ask from the server's own page")
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            foreign = header(scope, b"sec-fetch-site") in ("cross-site", "same-site")  # another port, too
+            if foreign and header(scope, b"sec-fetch-mode") != "navigate":
+                await send_error(send, error)
+                return
+        await application(scope, receive, send)
 
     return serve
 

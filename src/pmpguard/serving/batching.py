@@ -29,7 +29,8 @@ class BackendQuery:
         filters = self.filters
         columns = tuple(sorted((name, tuple(values)) for name, values in filters.columns.items()))
         return (
-            self.k, self.shortlist, filters.box, filters.start, filters.stop, columns, filters.conditions
+            self.k, self.shortlist, filters.box, filters.start, filters.stop, columns, filters.conditions,
+            filters.near, filters.radius,
         )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from pmpguard.geo.distance import parse_place
 from pmpguard.geo.footprints import checked_box, parse_box, parse_time_range
 from pmpguard.search.filters import parse_condition
 from pmpguard.search.query import Filters, Kind
@@ -33,6 +34,7 @@ from pmpguard.serving.config import (
     MAX_SHORTLIST,
     MAX_TEXT_CHARACTERS,
 )
+from pmpguard.serving.downloads import DownloadFormat
 from pmpguard.serving.errors import RequestError, invalid
 
 
@@ -87,12 +89,19 @@ class SearchFields(StrictModel):
     k: Annotated[int, Field(ge=1, le=MAX_HITS), BeforeValidator(whole)] = 20
     shortlist: Annotated[int, Field(ge=1, le=MAX_SHORTLIST), BeforeValidator(whole)] = 100
     text_weight: float = Field(0.5, ge=0, le=1)
+    format: DownloadFormat = Field(
+        "json", description="all but json are files to keep, with a row for each hit"
+    )
+
+    def to_filters(self) -> Filters:
+        return Filters()
 
     def require_query(self, *, has_image: bool = False) -> None:
         if self.like is not None and has_image:
             raise invalid("like", "is given beside an image", "send one of the two")
-        if self.text is None and self.like is None and not has_image:
-            raise invalid("text", "is missing", "send a text, an image, or the id of one as 'like'")
+        if self.text is None and self.like is None and not has_image and self.to_filters().near is None:
+            fix = "send a text, an image, the id of one as 'like', or a place as 'near'"
+            raise invalid("text", "is missing", fix)
 
 
 class SearchFilters(StrictModel):
@@ -109,8 +118,12 @@ class SearchFilters(StrictModel):
         default={}, description="values allowed in a column"
     )
     where: list[Name] = Field(
-        default=[], max_length=MAX_FILTER_VALUES, description="COLUMN<NUMBER, also <=, >, >= and ="
+        default=[], max_length=MAX_FILTER_VALUES, description="COLUMN<NUMBER or TIME, also <=, >, >= and ="
     )
+    near: Annotated[list[Degrees], Field(min_length=2, max_length=4)] | None = Field(
+        None, description="longitude, latitude; or west, south, east, north. Alone it finds what is nearest"
+    )
+    radius: float | None = Field(None, ge=0, allow_inf_nan=False, description="kilometres around `near`")
 
     def to_filters(self) -> Filters:
         parse_time_range(self.start, self.stop)
@@ -120,6 +133,8 @@ class SearchFilters(StrictModel):
             self.stop,
             {name: tuple(values) for name, values in self.columns.items()},
             tuple(map(parse_condition, self.where)),
+            None if self.near is None else parse_place(",".join(map(repr, self.near))),
+            self.radius,
         )
 
 
@@ -131,18 +146,24 @@ class SearchBody(SearchFields):
     filters: SearchFilters | None = None
 
     def to_filters(self) -> Filters:
-        return Filters() if self.filters is None else self.filters.to_filters()
+        return super().to_filters() if self.filters is None else self.filters.to_filters()
 
 
 class SearchQuery(SearchFields):
     """A search as an address; empty fields count as left out."""
 
     box: str | None = Field(None, max_length=MAX_NAME_CHARACTERS, description="west,south,east,north")
+    near: str | None = Field(
+        None,
+        max_length=MAX_NAME_CHARACTERS,
+        description="longitude,latitude or west,south,east,north; alone it finds what is nearest",
+    )
+    radius: float | None = Field(None, ge=0, allow_inf_nan=False, description="kilometres around `near`")
     start: Name | None = Field(None, description="ISO 8601, inclusive")
     stop: Name | None = Field(None, description="ISO 8601, inclusive")
     where: list[Annotated[str, Field(max_length=2 * MAX_NAME_CHARACTERS)]] = Field(
         default=[],
-        description="COLUMN=VALUE, alternatives if of one column; COLUMN<NUMBER, also <=, >, >=",
+        description="COLUMN=VALUE, alternatives if of one column; COLUMN<NUMBER or TIME, also <=, >, >=",
     )
 
     @model_validator(mode="before")
@@ -160,7 +181,11 @@ class SearchQuery(SearchFields):
             else:
                 where.append(text)
         box = None if self.box is None else list(parse_box(self.box))
-        fields = {"box": box, "start": self.start, "stop": self.stop, "columns": columns, "where": where}
+        near = None if self.near is None else list(parse_place(self.near))
+        fields = {
+            "box": box, "start": self.start, "stop": self.stop, "columns": columns, "where": where,
+            "near": near, "radius": self.radius,
+        }  # fmt: skip
         return validated(SearchFilters, fields).to_filters()
 
 
@@ -283,18 +308,33 @@ class ExplainResponse(StrictModel):
     words: list[WordResponse]
 
 
+class RangeResponse(StrictModel):
+    """The least and the greatest value of a column of numbers or times."""
+
+    kind: Literal["integer", "number", "time"]
+    least: float | str
+    greatest: float | str
+
+
 class InfoResponse(StrictModel):
     """The index and what it can be filtered by."""
 
+    name: str = Field(description="of the index's folder")
+    beside: str | None = Field(
+        description="name of another index, of the same images, that is asked below /beside"
+    )
     version: str
     fingerprint: str = Field(description="changes with the content of the index")
     count: int
     captions: int
     model: str
-    columns: dict[str, list[str]]
-    numbers: list[str] = Field(description="columns to compare with numbers")
+    columns: dict[str, list[str]] = Field(
+        description="columns of words, with their values where they are few"
+    )
+    ranges: dict[str, RangeResponse] = Field(description="columns to compare with numbers or times")
     has_places: bool = Field(description="whether a box can find anything")
     has_times: bool = Field(description="whether start and stop can find anything")
+    reads_texts: bool = Field(description="whether the model reads texts; else images find images")
     limits: dict[str, int]
 
 

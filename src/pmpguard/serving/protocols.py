@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
 
+from pmpguard.search.filters import ValueRange
 from pmpguard.search.query import Filters, Query, SearchHit
 from pmpguard.serving.errors import busy
 
@@ -22,6 +23,10 @@ Result = TypeVar("Result")
 
 class SearchBackend(Protocol):
     """An index with its model, as `pmpguard.search.searcher.Searcher` is."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
 
     @property
     def version(self) -> str: ...
@@ -43,13 +48,16 @@ class SearchBackend(Protocol):
     def columns(self) -> Mapping[str, tuple[str, ...]]: ...
 
     @property
-    def number_columns(self) -> Sequence[str]: ...
+    def ranges(self) -> Mapping[str, ValueRange]: ...
 
     @property
     def has_places(self) -> bool: ...
 
     @property
     def has_times(self) -> bool: ...
+
+    @property
+    def reads_texts(self) -> bool: ...
 
     def search_many(
         self, queries: Sequence[Query], k: int = ..., shortlist: int = ..., filters: Filters = ...

@@ -21,6 +21,7 @@ from starlette.exceptions import HTTPException
 import pmpguard
 from pmpguard.errors import ConfigError
 from pmpguard.serving import models
+from pmpguard.serving.downloads import FILE_NAMES, MEDIA_TYPES
 from pmpguard.serving.errors import RequestError, invalid
 from pmpguard.serving.page_files import read_page_files
 from pmpguard.serving.service import Service
@@ -30,6 +31,7 @@ MEANINGS = {
     304: "the tag in If-None-Match is still that of the content",
     400: "not readable",
     401: "token missing or wrong",
+    403: "asked by a page of another site",
     404: "no such id",
     408: "too slow",
     413: "too large",
@@ -40,6 +42,28 @@ MEANINGS = {
     500: "a mistake of the server",
     503: "busy, or the index cannot be read now",
 }
+# What a hit of a search can be asked for next.
+LINKS = {
+    "image": {
+        "operationId": "image",
+        "parameters": {"path.id": "$response.body#/hits/0/id"},
+        "description": "the first hit's image",
+    },
+    "explanation": {
+        "operationId": "explain",
+        "parameters": {"query.id": "$response.body#/hits/0/id", "query.text": "$response.body#/hits/0/id"},
+        "description": "the words of a text in the first hit's image",
+    },
+}
+FILES: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            media_type: {"schema": {"type": "string", "format": "binary"}}
+            for media_type in MEDIA_TYPES.values()
+        },
+        "links": LINKS,
+    }
+}
 REFERENCE = "#/components/schemas/{model}"
 
 
@@ -48,12 +72,15 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": models.ErrorResponse, "description": MEANINGS[status]} for status in statuses}
 
 
-def create_routes(service: Service, *, with_token: bool) -> FastAPI:
-    """The FastAPI application inside the layers."""
+def create_routes(service: Service, beside: Service | None = None, *, with_token: bool) -> FastAPI:
+    """The FastAPI application inside the layers; `beside` is another index, asked below /beside."""
+    services = [service] if beside is None else [service, beside]
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with service.running():
+        async with contextlib.AsyncExitStack() as stack:
+            for one in services:
+                await stack.enter_async_context(one.running())
             yield
 
     app = FastAPI(
@@ -63,9 +90,45 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         dependencies=[Depends(refuse_repeated_fields)],
-        responses=errors(400, 413, 421, 500, 503),
+        responses=errors(400, 403, 413, 421, 500, 503),
     )
-    # The token is checked in a layer around this; here it is only described.
+
+    @app.get("/healthz", summary="Whether the server is well", response_model=models.HealthResponse)
+    async def health() -> Any:
+        return next((one.health() for one in services if one.problem is not None), service.health())
+
+    pages = read_page_files()
+
+    async def page(request: Request) -> Response:
+        file = pages[request.url.path]
+        return tagged(request, file.data, file.media_type, file.etag)
+
+    for address in pages:
+        app.add_api_route(address, page, include_in_schema=False)
+    name = None if beside is None else beside.backend.name
+    app.include_router(index_routes(service, beside=name, with_token=with_token, named=True))
+    if beside is not None:
+        app.include_router(index_routes(beside, with_token=with_token), prefix="/beside")
+
+    describe = app.openapi
+
+    def describe_bodies() -> dict[str, Any]:
+        """FastAPI's document, with the models of the body that is read by hand."""
+        document = describe()
+        bodies = [(model, "validation") for model in (models.SearchBody, models.SearchForm)]
+        _, schemas = models_json_schema(bodies, ref_template=REFERENCE)  # type: ignore[arg-type]
+        document["components"]["schemas"] |= schemas["$defs"]
+        return document
+
+    app.openapi = describe_bodies  # type: ignore[method-assign]
+    add_error_handlers(app)
+    return app
+
+
+def index_routes(
+    service: Service, *, beside: str | None = None, with_token: bool, named: bool = False
+) -> APIRouter:
+    """The routes of one index. The token is checked in a layer around them; here it is only described."""
     guarded = APIRouter(
         dependencies=[Security(HTTPBearer(auto_error=False))] if with_token else [],
         responses=errors(401, 429) if with_token else {},
@@ -75,17 +138,17 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
         "/search",
         summary="Search by text",
         response_model=models.SearchResponse,
-        responses=errors(404, 422),
+        responses={**FILES, **errors(404, 422)},
     )
     async def search_by_address(query: Annotated[models.SearchQuery, Query()]) -> Any:
         query.require_query()
-        return await service.search(query)
+        return found(query, await service.search(query))
 
     @guarded.post(
         "/search",
         summary="Search by text, image or both",
         response_model=models.SearchResponse,
-        responses=errors(404, 408, 415, 422),
+        responses={**FILES, **errors(404, 408, 415, 422)},
         openapi_extra={"requestBody": request_body()},
     )
     async def search_by_body(request: Request) -> Any:
@@ -93,7 +156,7 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
         if content_type == "application/json":
             body = models.validated(models.SearchBody, parse_json(await request.body()))
             body.require_query()
-            return await service.search(body)
+            return found(body, await service.search(body))
         if content_type != "multipart/form-data":
             fix = "send application/json, or multipart/form-data with an image"
             raise RequestError(415, f"content type {content_type[:60]!a} is not read here", fix=fix)
@@ -106,10 +169,11 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
                 query = models.validated(models.SearchQuery, models.single_values(fields))
                 query.require_query(has_image=bool(files))
                 image = await service.uploads.decode(await files[0][1].read()) if files else None
-        return await service.search(query, image)
+        return found(query, await service.search(query, image))
 
     @guarded.get(
         "/images/{id:path}",
+        operation_id="image" if named else None,
         summary="An image as JPEG",
         response_class=Response,
         responses={
@@ -131,6 +195,7 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
 
     @guarded.get(
         "/explain",
+        operation_id="explain" if named else None,
         summary="Word by word: where in the image",
         response_model=models.ExplainResponse,
         responses=errors(404, 422),
@@ -144,11 +209,7 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
         response_model=models.InfoResponse,
     )
     async def info() -> Any:
-        return service.info()
-
-    @app.get("/healthz", summary="Whether the server is well", response_model=models.HealthResponse)
-    async def health() -> Any:
-        return service.health()
+        return service.info(beside)
 
     @guarded.get(
         "/metrics",
@@ -159,29 +220,7 @@ def create_routes(service: Service, *, with_token: bool) -> FastAPI:
     async def metrics() -> Response:
         return Response(service.metrics_text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    pages = read_page_files()
-
-    async def page(request: Request) -> Response:
-        file = pages[request.url.path]
-        return tagged(request, file.data, file.media_type, file.etag)
-
-    for address in pages:
-        app.add_api_route(address, page, include_in_schema=False)
-    app.include_router(guarded)
-
-    describe = app.openapi
-
-    def describe_bodies() -> dict[str, Any]:
-        """FastAPI's document, with the models of the body that is read by hand."""
-        document = describe()
-        bodies = [(model, "validation") for model in (models.SearchBody, models.SearchForm)]
-        _, schemas = models_json_schema(bodies, ref_template=REFERENCE)  # type: ignore[arg-type]
-        document["components"]["schemas"] |= schemas["$defs"]
-        return document
-
-    app.openapi = describe_bodies  # type: ignore[method-assign]
-    add_error_handlers(app)
-    return app
+    return guarded
 
 
 def add_error_handlers(app: FastAPI) -> None:
@@ -223,6 +262,14 @@ def parse_json(body: bytes) -> object:
     except (ValueError, RecursionError):  # not UTF-8, not JSON, or nested without end
         fix = 'send an object such as {"text": "a pond"}'
         raise RequestError(400, "the body is not JSON", fix=fix) from None
+
+
+def found(query: models.SearchFields, result: dict[str, Any] | bytes) -> Any:
+    """Hits as our JSON, or as a file to keep."""
+    if isinstance(result, bytes):
+        headers = {"Content-Disposition": f'attachment; filename="{FILE_NAMES[query.format]}"'}
+        return Response(result, media_type=MEDIA_TYPES[query.format], headers=headers)
+    return result
 
 
 def tagged(request: Request, data: bytes, media_type: str, etag: str) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pmpguard.errors import ConfigError, require
+from pmpguard.posix import LIMITS
 from pmpguard.serving import connections
 from pmpguard.serving.app import LOOPBACK, create_app, require_packages
 from pmpguard.serving.config import DEFAULTS, ServerConfig
@@ -22,6 +24,7 @@ from pmpguard.serving.protocols import SearchBackend
 def serve_index(
     backend: SearchBackend,
     *,
+    beside: SearchBackend | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     token: str | None = None,
@@ -32,9 +35,10 @@ def serve_index(
 
     `announce` gets the page's address as soon as it can be opened. Port 0 takes any free one.
     """
+    _check_system()
     _check_token(token)
     hosts = LOOPBACK if is_loopback(host) else None
-    app = create_app(backend, token=token, hosts=hosts, config=config)
+    app = create_app(backend, beside=beside, token=token, hosts=hosts, config=config)
     with open_listener(host, port) as listener:
         server = make_server(app, config)
         announce(page_address(host, listener.getsockname()[1], token))
@@ -72,11 +76,21 @@ def make_server(app: Application, config: ServerConfig = DEFAULTS, shutdown_seco
 
 def check_startup(host: str, port: int, token: str | None) -> None:
     """Notice what would keep the server from starting, before time is spent on anything else."""
+    _check_system()
     require("uvicorn", "serve")
     require_packages()
     _check_token(token)
     with open_listener(host, port):
         pass
+
+
+def _check_system() -> None:
+    if LIMITS is None:
+        raise ConfigError(
+            f"the server does not run on {sys.platform}: images from strangers are decoded within bounds "
+            "that only POSIX systems set",
+            fix="use Linux, macOS or a container",
+        )
 
 
 def _check_token(token: str | None) -> None:

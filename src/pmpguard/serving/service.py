@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from PIL.Image import Image
@@ -18,6 +19,7 @@ from pmpguard.search.query_checks import UnknownIdError
 from pmpguard.serving import config as bounds
 from pmpguard.serving.batching import BackendQuery, Batcher
 from pmpguard.serving.config import ServerConfig
+from pmpguard.serving.downloads import write_download
 from pmpguard.serving.errors import RequestError
 from pmpguard.serving.metrics import Metrics
 from pmpguard.serving.protocols import BoundedExecutor, SearchBackend
@@ -97,8 +99,13 @@ class Service:
                 logger.warning("the index cannot be refreshed: %s", problem)
             self.problem = problem
 
-    async def search(self, request: SearchBody | SearchQuery, image: Image | None = None) -> dict[str, Any]:
-        """Search by the request's text, by an image sent with it or by one of the index."""
+    async def search(
+        self, request: SearchBody | SearchQuery, image: Image | None = None
+    ) -> dict[str, Any] | bytes:
+        """Search by the request's text, by an image sent with it or by one of the index.
+
+        The result is a file where the request asks for one.
+        """
         started = time.perf_counter()
         if request.like is not None:
             image = await self._image(request.like)
@@ -110,6 +117,8 @@ class Service:
         )
         with _statuses((UnknownIdError, 404), (DataError, 422), (ConfigError, 422)):
             result = await self._batcher.search(query)
+        if request.format != "json":
+            return await self._images.run(write_download, result.hits, request.format)
         return search_response(result, time.perf_counter() - started)
 
     async def explain(self, id: str, text: str) -> dict[str, Any]:
@@ -137,18 +146,22 @@ class Service:
                     503, f"the image of {id!a} cannot be read: {error.reason}", fix=fix
                 ) from error
 
-    def info(self) -> dict[str, Any]:
+    def info(self, beside: str | None = None) -> dict[str, Any]:
+        """The index and what it can be filtered by; `beside` names another one that is served with it."""
         backend = self.backend
         return {
+            "name": backend.name,
             "version": backend.version,
             "fingerprint": backend.fingerprint,
+            "beside": beside,
             "count": backend.count,
             "captions": backend.caption_count,
             "model": backend.model_name,
             "columns": {name: list(values) for name, values in backend.columns.items()},
-            "numbers": list(backend.number_columns),
+            "ranges": {name: asdict(values) for name, values in backend.ranges.items()},
             "has_places": backend.has_places,
             "has_times": backend.has_times,
+            "reads_texts": backend.reads_texts,
             "limits": {
                 "body_bytes": self.config.body_bytes,
                 "text_characters": bounds.MAX_TEXT_CHARACTERS,

@@ -14,7 +14,7 @@ from helpers.search_examples import embed, killed_at, only_images, save_model
 from PIL import Image
 
 from pmpguard.errors import DataError, ModelError, PmpguardError
-from pmpguard.files import writer_lock
+from pmpguard.files import read_json, sha256_file, write_json, write_manifest, writer_lock
 from pmpguard.search.index.changes import add_to_index, build_index, remove_from_index, verify_index
 from pmpguard.search.index.version import IndexVersion, current_version
 from pmpguard.search.index.writer import only_writer
@@ -45,8 +45,12 @@ def hits(index: Path, k: int = 40, query: Query = TEXT) -> list[SearchHit]:
     return Searcher.open(index).search(query, k, shortlist=100)
 
 
-@pytest.mark.parametrize("backend", ["exact", "hnsw", "ivf", "qdrant"])
-def test_adding_then_searching_equals_building_then_searching(halves, tmp_path, backend, monkeypatch):
+@pytest.mark.parametrize("backend", ["exact", "hnsw", "ivf", "postgres", "qdrant"])
+def test_adding_then_searching_equals_building_then_searching(
+    halves, tmp_path, backend, monkeypatch, request
+):
+    if backend == "postgres":
+        monkeypatch.setenv("PMPGUARD_STORE", request.getfixturevalue("postgres_database"))
     if backend in ("hnsw", "ivf"):
         pytest.importorskip("faiss")
     if backend == "qdrant":
@@ -161,6 +165,34 @@ def test_an_unfinished_or_changed_embedding_is_refused(halves, tmp_path):
     with pytest.raises(DataError, match="not a finished embedding"):
         build_index(tmp_path / "index", tmp_path / "emb")
     with pytest.raises(DataError, match="no index here"):
+        Searcher.open(tmp_path / "index")
+
+
+def test_a_manifest_that_leads_out_of_its_folder_writes_nothing_there(halves, tmp_path):
+    """Its files are given a second name inside the index, wherever the manifest says."""
+    shutil.copytree(halves[0], tmp_path / "emb")
+    (tmp_path / "evil").write_text("of a stranger")
+    stored = read_json(tmp_path / "emb/manifest.json")
+    stored["sha256"]["../evil"] = sha256_file(tmp_path / "evil")
+    write_json(tmp_path / "emb/manifest.json", stored)
+    with pytest.raises(PmpguardError, match=r"'\.\./evil' is no file of this folder"):
+        build_index(tmp_path / "index", tmp_path / "emb")
+    assert not list((tmp_path / "index").rglob("evil"))
+
+
+@pytest.mark.parametrize("name", ["../../emb", "/tmp", ".", ""])
+def test_an_index_names_only_folders_of_its_own(halves, tmp_path, name):
+    build_index(tmp_path / "index", halves[0])
+    (tmp_path / "index/current").write_text(f"{name} 0")
+    with pytest.raises(DataError, match="names no version"):
+        Searcher.open(tmp_path / "index")
+    (tmp_path / "index/current").write_text("000001 0")
+    folder = tmp_path / "index/versions/000001"
+    stored = read_json(folder / "index.json")
+    stored["segments"][0]["name"] = name
+    write_json(folder / "index.json", stored)
+    write_manifest(folder)
+    with pytest.raises(DataError, match="is no folder of an index"):
         Searcher.open(tmp_path / "index")
 
 

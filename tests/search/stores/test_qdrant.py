@@ -45,6 +45,25 @@ def test_filters_are_pushed_down_and_find_the_same(small_search, tmp_path, monke
     )
 
 
+def test_removed_ids_do_not_travel_with_a_query_and_an_older_version_still_finds_them(monkeypatch):
+    monkeypatch.setenv("QDRANT_URL", ":memory:")
+    vectors = np.eye(64, dtype=np.float32)
+    index = QdrantIndex(64)
+    index.add([f"{row:02d}" for row in range(64)], vectors)
+    before = index.known.live.copy()
+    sizes = []
+    for gone in ([0], list(range(1, 60))):
+        index.remove(gone)
+        sizes.append(len(index._condition(index.known.live, False, Filters()).model_dump_json()))
+        assert not set(index.search(vectors[gone], 3).rows.ravel().tolist()) & set(gone)
+    assert sizes[0] == sizes[1] and len(index) == 4
+    assert set(index.search(vectors[:1], 64).of(0)[0].tolist()) == {60, 61, 62, 63}
+    index.generation, index.known.live = 1, before  # as a reader of the version between
+    assert set(index.search(vectors[:1], 64).of(0)[0].tolist()) == set(range(1, 64))
+    index.remove([5])  # by a writer who knows nothing of the second removal, which was never saved
+    assert set(index.search(vectors[:1], 64).of(0)[0].tolist()) == set(range(1, 64)) - {5}
+
+
 class RefusingClient:
     """A server that fails at one call."""
 

@@ -1,9 +1,10 @@
-"""One contract for every vector index: exact, FAISS HNSW and IVF, Qdrant in memory and on a server."""
+"""One contract for every vector index: exact, FAISS HNSW and IVF, PostgreSQL, Qdrant."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from pmpguard.search.stores import IndexedItems, VectorIndex, load_index, new_in
 from pmpguard.search.stores.exact import ExactIndex
 
 DIM, COUNT = 16, 400
-BACKENDS = ["exact", "hnsw", "ivf", "qdrant", "qdrant-server"]
+BACKENDS = ["exact", "hnsw", "ivf", "postgres", "qdrant", "qdrant-server"]
+HALF_FLOATS = ("ivf", "postgres")
 SERVER = os.environ.get("QDRANT_URL", "")
 
 
@@ -32,6 +34,8 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         pytest.skip("qdrant-client is not installed")
     if name == "qdrant-server" and SERVER in ("", ":memory:"):
         pytest.skip("QDRANT_URL names no server")
+    if name == "postgres":
+        monkeypatch.setenv("PMPGUARD_STORE", request.getfixturevalue("postgres_database"))
     if name.startswith("qdrant"):
         monkeypatch.setenv("QDRANT_URL", ":memory:" if name == "qdrant" else SERVER)
     return "qdrant" if name == "qdrant-server" else name
@@ -77,7 +81,7 @@ def test_nearest_rows_best_first(backend):
     assert found.rows.shape == found.scores.shape == (5, 10)
     assert (np.diff(found.scores, axis=1) <= 0).all()
     expected = np.take_along_axis(queries @ unit_vectors(COUNT).T, found.rows, axis=1)
-    assert np.allclose(found.scores, expected, atol=1e-5)
+    assert np.allclose(found.scores, expected, atol=2e-4 if backend in HALF_FLOATS else 1e-5)
     wanted = naive(unit_vectors(COUNT), queries, 10)
     if backend in ("exact", "qdrant"):
         assert found.rows.tolist() == wanted
@@ -139,6 +143,7 @@ def test_saved_and_loaded_it_answers_the_same(backend, tmp_path):
     index, vectors, queries = filled(backend), unit_vectors(COUNT), unit_vectors(5, seed=8)
     index.remove([7])
     index.save(tmp_path)
+    index.settle()
     removed = np.zeros(COUNT, bool)
     removed[7] = True
     again = load_index(backend, tmp_path, IndexedItems(names(COUNT), removed, DIM, lambda: vectors))
@@ -180,8 +185,17 @@ FILTERS = [
     Filters(columns={"label": ("port", "farm")}),
     Filters(conditions=(Condition("cover [%]", ">=", ("20",)), Condition("cover [%]", "<", ("60",)))),
     Filters(columns={"label": ("port",)}, conditions=(Condition("label", "=", ("port", "farm")),)),
+    Filters(near=(175.0, 10.0, 175.0, 10.0), radius=3000.0),
+    Filters(near=(-20.0, 60.0, 15.0, 89.0), radius=500.0, columns={"label": ("port", "farm", "city")}),
+    Filters(near=(0.0, 0.0, 0.0, 0.0), radius=12_000.0, start="2021"),
     Filters(columns={"label": ("port",), "cloudy": ("true",)}, box=(-180, -90, 180, 90), start="2020"),
+    Filters(conditions=(Condition("acquired", ">=", ("2021-02",)), Condition("acquired", "<", ("2021-07",)))),
+    Filters(columns={"acquired": ("2021-03-04", "2022")}),
+    Filters(conditions=(Condition("day", ">", ("2021-02-14",)), Condition("day", "<=", ("2021-08-30",)))),
 ]
+
+
+FIRST, LAST = 1_583_020_800_000_000, 1_672_000_000_000_000  # microseconds
 
 
 def places(count: int) -> pa.Table:
@@ -199,6 +213,8 @@ def places(count: int) -> pa.Table:
             "label": [("port", "farm", "city", None)[place % 4] for place in range(count)],
             "cover [%]": pa.array(generator.integers(0, 80, count), mask=~known),
             "cloudy": generator.random(count) < 0.5,
+            "acquired": pa.array(generator.integers(FIRST, LAST, count), pa.timestamp("us", "UTC")),
+            "day": pa.array(generator.integers(18_600, 18_900, count, "i4"), mask=~known).cast(pa.date32()),
         }
     )  # fmt: skip
 
@@ -206,6 +222,7 @@ def places(count: int) -> pa.Table:
 @pytest.mark.parametrize("filters", FILTERS)
 def test_a_filter_means_the_same_whoever_applies_it(backend, filters):
     metadata, queries = places(COUNT), unit_vectors(4, seed=6)
+    filters = FilterColumns(metadata).checked(filters)
     allowed = FilterColumns(metadata).mask(filters)
     assert 0 < allowed.sum() < COUNT
     index = filled(backend, metadata=metadata)
@@ -245,21 +262,83 @@ def test_exact_search_does_not_depend_on_chunks_or_the_order_of_adding(
         assert found.of(query)[0].tolist() == rows[:k]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("hnsw", marks=pytest.mark.slow), "ivf"])
-def test_approximate_search_of_many_looks_at_few_and_misses_little(kind):
+@dataclass(frozen=True)
+class Many:
+    """Topics and noise around them: rows, queries drawn like them, the topic of each row, and an index."""
+
+    stored: np.ndarray  # (N, d)
+    queries: np.ndarray  # (Q, d)
+    topic: np.ndarray  # (N,)
+    index: VectorIndex
+
+    def recall(self, k: int, allowed: np.ndarray | None = None) -> float:
+        cosines = self.queries.astype(np.float64) @ self.stored.T.astype(np.float64)
+        if allowed is not None:
+            cosines[:, ~allowed] = -2
+        wanted = np.argsort(-cosines, axis=1)[:, :k]
+        return overlap(self.index.search(self.queries, k, allowed).rows, wanted.tolist())
+
+
+@pytest.fixture(scope="module", params=[pytest.param("hnsw", marks=pytest.mark.slow), "ivf"])
+def many(request: pytest.FixtureRequest) -> Many:
     pytest.importorskip("faiss")
     generator = np.random.default_rng(0)
-    centres = generator.standard_normal((200, 32))
-    vectors = centres[generator.integers(200, size=20_020)] + generator.standard_normal((20_020, 32))
+    topic = generator.integers(200, size=8_060)
+    vectors = generator.standard_normal((200, 32))[topic] + generator.standard_normal((8_060, 32))
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
-    stored, queries = vectors[:20_000], vectors[20_000:]
-    index = new_index(kind, 32)
+    stored, queries, alike = vectors[:8_000], vectors[8_000:8_020], vectors[8_020:]
+    index = new_index(request.param, 32)
     index.add(names(len(stored)), stored)
-    if kind == "ivf":  # otherwise every cell is looked at and nothing is approximated
-        assert index._parameters(index.known.live, 100).nprobe < index.index.nlist / 2
-    found = index.search(queries, 100).rows
-    wanted = np.argsort(-(queries.astype(np.float64) @ stored.T.astype(np.float64)), axis=1)[:, :100]
-    assert overlap(found, wanted.tolist()) >= 0.9
+    index.fit(alike)
+    index.max_compared = 1000
+    return Many(stored, queries, topic[:8_000], index)
+
+
+def test_approximate_search_of_many_looks_at_few_and_misses_little(many):
+    assert many.index.measured["recall_at_10"] >= 0.99
+    if many.index.kind == "ivf":  # otherwise every cell is looked at and nothing is approximated
+        assert many.index.effort < many.index.index.nlist / 3
+    assert many.recall(10) >= 0.97 and many.recall(100) >= 0.9
+
+
+@pytest.mark.parametrize("share", [0.9, 0.3, 0.05, 0.003])
+def test_approximate_search_among_some_misses_little(many, share):
+    """Neither where rows pass evenly, nor where only topics pass that the queries are far from."""
+    evenly = np.random.default_rng(1).random(len(many.stored)) < share
+    assert many.recall(10, evenly) >= 0.97
+    centres = np.stack([many.stored[many.topic == topic].mean(0) for topic in range(200)])
+    far = np.argsort((many.queries @ centres.T).max(0))[: max(1, round(200 * share))]
+    assert many.recall(10, np.isin(many.topic, far)) >= 0.97
+
+
+def test_few_rows_that_pass_are_compared_in_bounded_blocks(many, monkeypatch):
+    module = importlib.import_module(type(many.index).__module__)
+    taken = []
+    compare = module.cosines
+    monkeypatch.setattr(
+        module, "cosines", lambda queries, vectors: taken.append(len(vectors)) or compare(queries, vectors)
+    )
+    monkeypatch.setattr(module, "ROWS_AT_ONCE", 700)
+    allowed = np.arange(len(many.stored)) % 10 == 0
+    assert many.recall(10, allowed) >= 0.99  # half floats may change places
+    if many.index.kind == "hnsw":
+        assert many.recall(10, allowed) == 1.0
+        assert max(taken) <= 700 and sum(taken) == 2 * allowed.sum()
+
+
+def test_how_far_an_approximate_index_looks_is_kept_and_measured_again_as_it_grows(many, tmp_path):
+    many.index.save(tmp_path)
+    items = IndexedItems(names(8_000), np.zeros(8_000, bool), 32, lambda: many.stored)
+    loaded = load_index(many.index.kind, tmp_path, items)
+    assert loaded.measured == many.index.measured
+    assert loaded.search(many.queries, 10).rows.tolist() == many.index.search(many.queries, 10).rows.tolist()
+    loaded.fit(many.queries[:1])  # of nearly as many rows
+    assert loaded.measured["queries"] == 40
+    (tmp_path / f"images.{many.index.kind}.json").unlink()
+    before = load_index(many.index.kind, tmp_path, items)  # as indexes were written once
+    assert not before.measured and before.effort > 0
+    before.fit(many.queries)
+    assert before.measured["queries"] == 20
 
 
 def test_an_unknown_backend_and_a_missing_server_are_named(monkeypatch):

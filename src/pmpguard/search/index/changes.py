@@ -7,6 +7,7 @@ removed by the next writer. There is one writer at a time, and readers need not 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,10 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from pmpguard.data.shards import split_reference
-from pmpguard.errors import DataError, PmpguardError
-from pmpguard.files import MANIFEST, read_json, sha256_file, verify_manifest
+from pmpguard.engine.parts import ALONE, Engine
+from pmpguard.errors import ConfigError, DataError, PmpguardError
+from pmpguard.files import MANIFEST, read_manifest, sha256_file, verify_manifest
+from pmpguard.models.retriever import Retriever
+from pmpguard.search.index.coded_files import read_codecs
 from pmpguard.search.index.embedding_files import EmbeddingSettings, image_column
 from pmpguard.search.index.model_identity import identify_model, keep_model
+from pmpguard.search.index.stored_vectors import open_vectors
+from pmpguard.search.index.tuning import AGREEMENT, AUTO, UNCODED, CodecChoice, choose_codec
 from pmpguard.search.index.version import (
     CURRENT,
     KINDS,
@@ -48,18 +54,45 @@ class Change:
 
 
 def build_index(
-    index: Path, embeddings: Path, *, backend: Backend = "exact", model: Path | None = None
+    index: Path,
+    embeddings: Path,
+    *,
+    backend: Backend = "exact",
+    model: Path | None = None,
+    engine: Engine = ALONE,
+    codec: str = UNCODED,
+    agreement: float = AGREEMENT,
+    progress: bool = False,
 ) -> Change:
-    """A version that holds exactly one embedding. An index that is there already gets it as its next one."""
+    """A version that holds exactly one embedding. An index that is there already gets it as its next one.
+
+    `codec` names one, or is "auto": the smallest that reaches the agreement. The engine's workers share the
+    hashing of the embedding's files, which reads every byte of them.
+    """
     settings = finished_embedding(embeddings)
     source = model or Path(settings.model_path)
     settings.model.require(identify_model(source), f"the model in {source}")
+    choice, codecs = None, read_codecs(embeddings)
+    if codecs and codec not in (UNCODED, codecs["image"].spec.name):
+        fix = f"leave out --codec {codec}, or build from embeddings that are not"
+        raise ConfigError(f"{embeddings} is coded by {codecs['image'].spec.name} already", fix=fix)
+    if codec != UNCODED and not codecs:
+        names = () if codec == AUTO else (codec,)
+        vectors = {kind: open_vectors(embeddings, kind) for kind in KINDS}
+        rows = {kind: np.arange(len(stored)) for kind, stored in vectors.items()}
+        retriever = Retriever.load(source)
+        choice, codecs = choose_codec(
+            retriever, vectors, rows, names=names, target=agreement, progress=progress
+        )
     with only_writer(index):
         kept = index / MODELS / settings.model.fingerprint
         if not kept.is_dir():
             keep_model(source, kept)
-        segment = write_segment(index, embeddings)
-        description = VersionDescription(backend, settings.model, (segment,))
+        segment = write_segment(index, embeddings, engine, codecs)
+        described = {"name": codecs["image"].spec.name} if codecs else None
+        if codecs and choice:
+            described = choice.described()
+        description = VersionDescription(backend, settings.model, (segment,), described)
         opened = {kind: open_kind(index, description, kind) for kind in KINDS}
         kinds = {kind: items.without(_repeated(items)) for kind, items in opened.items()}
         version, count = write_version(index, description, kinds)
@@ -81,7 +114,8 @@ def add_to_index(index: Path, embeddings: Path, *, update: bool = False) -> Chan
         if not named or (not update and len(known) == len(named)):
             before.close()
             return Change(before.name, len(before.images), known=len(known))
-        segment = write_segment(index, embeddings)
+        codecs = read_codecs(index / SEGMENTS / before.description.segments[-1].name)
+        segment = write_segment(index, embeddings, codecs=codecs)
         description = replace(before.description, segments=(*before.description.segments, segment))
         opened = {kind: open_kind(index, description, kind) for kind in KINDS}
         kinds: dict[Kind, IndexedKind] = {}
@@ -97,6 +131,35 @@ def add_to_index(index: Path, embeddings: Path, *, update: bool = False) -> Chan
         if update:
             return Change(version, count, added=coming - len(known), replaced=len(known))
         return Change(version, count, added=coming, known=len(known))
+
+
+def tune_index(
+    index: Path,
+    *,
+    names: Sequence[str] = (),
+    agreement: float = AGREEMENT,
+    write: bool = True,
+    progress: bool = False,
+) -> tuple[CodecChoice, Change | None]:
+    """Measure codecs on an index, and write a version of it with the smallest that reaches the agreement.
+
+    The version before, with all its bytes, stays until the next change.
+    """
+    with only_writer(index), closing(IndexVersion.open_current(index)) as before:
+        vectors = {kind: items.vectors for kind, items in before.kinds.items()}
+        rows = {kind: np.array(items.live_rows(), np.int64) for kind, items in before.kinds.items()}
+        model = Retriever.load(before.model_folder)
+        choice, codecs = choose_codec(model, vectors, rows, names=names, target=agreement, progress=progress)
+        if not codecs or not write:
+            return choice, None
+        folders = [index / SEGMENTS / segment.name for segment in before.description.segments]
+        segments = tuple(write_segment(index, folder, codecs=codecs) for folder in folders)
+        description = replace(before.description, segments=segments, codec=choice.described())
+        kinds = {
+            kind: open_kind(index, description, kind, items.removed) for kind, items in before.kinds.items()
+        }
+        version, count = write_version(index, description, kinds, before)
+        return choice, Change(version, count)
 
 
 def remove_from_index(index: Path, ids: Sequence[str]) -> Change:
@@ -164,7 +227,7 @@ def verify_index(index: Path) -> int:
         verify_manifest(folders[-1])
     verify_manifest(folders[1])
     description.model.require(identify_model(folders[1]), f"the model in {folders[1]}")
-    return sum(len(read_json(path / MANIFEST)["sha256"]) + 1 for path in folders)
+    return sum(len(read_manifest(path)) + 1 for path in folders)
 
 
 def _require_manifest(folder: Path, digest: str, expected: str) -> None:

@@ -3,7 +3,7 @@
 ::
 
     img_emb/img_emb_0000.npy              (n, d) float32, unit vectors of the images
-    img_fragments/img_fragments_0000.npy  (n, regions, d) float16, read through a memory map
+    img_fragments/img_fragments_0000.npy  (n, regions, d) float16, read row by row
     img_mask/img_mask_0000.npy            (n, regions) bool
     metadata/metadata_0000.parquet        id, image, caption and every further column
     text_emb/ text_fragments/ text_mask/ text_metadata/     the same of the captions, where there are any
@@ -12,7 +12,7 @@
     manifest.json                         written when everything is done
 
 Pooled vectors are float32, as they are searched; of fragments there are dozens to each image, and they are
-float16.
+float16. `coded_files` says what a coded embedding holds in their place.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
-from pmpguard.data.formats.embeddings import mapped_array, read_metadata
+from pmpguard.config import from_dict
+from pmpguard.data.formats.embeddings import read_metadata
 from pmpguard.data.images.decode import ImageProblem
 from pmpguard.errors import DataError, ModelError
-from pmpguard.files import MANIFEST, atomic_output, read_json, sha256_file, write_json
+from pmpguard.files import MANIFEST, atomic_output, read_json, sha256_file, sha256_files, write_json
 from pmpguard.models.encoded import Encoded
+from pmpguard.search.index.coded_files import CODE_FOLDERS, NO_CODECS, Codecs, code_pooled
 from pmpguard.search.index.model_identity import ModelIdentity
 from pmpguard.search.query import Kind
 
@@ -59,15 +60,16 @@ class EmbeddingSettings:
 
     @classmethod
     def read(cls, folder: Path) -> EmbeddingSettings:
-        stored = read_format(folder / SETTINGS, FORMAT, "embed again with this version of pmpguard")
-        return cls(ModelIdentity(**stored["model"]), stored["model_path"], stored["root"])
+        stored = read_format(folder / SETTINGS, (FORMAT,), "embed again with this version of pmpguard")
+        del stored["format"]
+        return from_dict(cls, stored, str(folder / SETTINGS))
 
 
-def read_format(path: Path, format: int, fix: str) -> dict[str, Any]:
-    """A JSON object that says which format it is written in, if that is the one we read."""
+def read_format(path: Path, formats: Sequence[int], fix: str) -> dict[str, Any]:
+    """A JSON object that says which format it is written in, if that is one we read."""
     stored = read_json(path)
-    if not isinstance(stored, dict) or stored.get("format") != format:
-        raise DataError(f"{path}: not of format {format}", fix=fix)
+    if not isinstance(stored, dict) or stored.get("format") not in formats:
+        raise DataError(f"{path}: not of format {' or '.join(map(str, formats))}", fix=fix)
     return stored
 
 
@@ -95,8 +97,12 @@ def write_partition(
     number: int,
     items: dict[Kind, tuple[Encoded, pa.Table]],
     problems: Sequence[ImageProblem],
+    codecs: Codecs = NO_CODECS,
 ) -> Partition:
-    """Write every file, each in one step, and the receipt last; an interrupted partition has no receipt."""
+    """Write every file, each in one step, and the receipt last; an interrupted partition has no receipt.
+
+    The vectors of a kind that has a codec are coded.
+    """
     hashes: dict[str, str] = {}
     for kind, (encoded, metadata) in items.items():
         emb, fragments, mask, table = FOLDERS[kind]
@@ -107,11 +113,15 @@ def write_partition(
                 f"the vector of {kind} {metadata['id'][int(damaged[0])].as_py()} is not finite",
                 fix="the model is damaged, or it was trained until it overflowed",
             )
-        arrays = {
-            emb: encoded.pooled.float().cpu().numpy(),  # (n, d)
-            fragments: encoded.fragments.half().cpu().numpy(),  # (n, f, d)
-            mask: encoded.mask.cpu().numpy(),  # (n, f)
-        }
+        arrays: dict[str, npt.NDArray[Any]]
+        if kind in codecs:
+            arrays = {emb: code_pooled(encoded.pooled), CODE_FOLDERS[kind]: codecs[kind].encode(encoded)}
+        else:
+            arrays = {
+                emb: encoded.pooled.float().cpu().numpy(),  # (n, d)
+                fragments: encoded.fragments.half().cpu().numpy(),  # (n, f, d)
+                mask: encoded.mask.cpu().numpy(),  # (n, f)
+            }
         for name, array in arrays.items():
             with atomic_output(folder / file_name(name, number)) as stream:
                 np.save(stream, array, allow_pickle=False)
@@ -137,9 +147,7 @@ def read_partitions(folder: Path) -> list[Partition]:
     """The receipts of the finished partitions, in order."""
     partitions = []
     for path in sorted((folder / PARTITIONS).glob("[0-9]*.json")):
-        stored = read_json(path)
-        problems = tuple(ImageProblem(**problem) for problem in stored.pop("problems"))
-        partitions.append(Partition(**stored, problems=problems))
+        partitions.append(from_dict(Partition, read_json(path), str(path)))
     return sorted(partitions, key=lambda partition: partition.number)
 
 
@@ -166,7 +174,8 @@ def write_embedding_manifest(folder: Path) -> dict[str, Any]:
     """Say that the embedding is complete: hashes of all files, model and counts."""
     partitions = read_partitions(folder)
     settings = EmbeddingSettings.read(folder)
-    hashes = {SETTINGS: sha256_file(folder / SETTINGS)}
+    own = [SETTINGS, *(path.name for path in sorted(folder.glob("codec*")))]
+    hashes = sha256_files(folder, own)
     for partition in partitions:
         receipt = f"{PARTITIONS}/{partition.number:04d}.json"
         hashes |= {**partition.sha256, receipt: sha256_file(folder / receipt)}
@@ -181,87 +190,14 @@ def write_embedding_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-@dataclass(frozen=True)
-class StoredVectors:
-    """Vectors of one kind, mapped from the files of many partitions; row numbers run through all of them."""
-
-    pooled: tuple[npt.NDArray[np.float32], ...]  # (n, d) each
-    fragments: tuple[npt.NDArray[np.float16], ...]  # (n, f, d) each
-    masks: tuple[npt.NDArray[np.bool_], ...]  # (n, f) each
-    dim: int
-
-    @property
-    def starts(self) -> npt.NDArray[np.int64]:
-        """(partitions + 1,) first row of every partition, then the number of rows."""
-        return np.cumsum([0, *map(len, self.pooled)])
-
-    def __len__(self) -> int:
-        return sum(map(len, self.pooled))
-
-    def all_pooled(self) -> npt.NDArray[np.float32]:
-        """(N, d) in memory."""
-        return self.pooled_from(0)
-
-    def pooled_from(self, first: int) -> npt.NDArray[np.float32]:
-        """(N - first, d) in memory: the rows from `first` on."""
-        parts = [
-            part[max(0, first - start) :] for part, start in zip(self.pooled, self.starts[:-1], strict=True)
-        ]
-        return np.concatenate([np.zeros((0, self.dim), np.float32), *parts])
-
-    def take(self, rows: npt.ArrayLike) -> Encoded:
-        """Some items, in the given order; only their fragments are read from disk."""
-        wanted = np.asarray(rows, np.int64)
-        starts = self.starts
-        place = np.searchsorted(starts, wanted, side="right") - 1  # (R,) partition of every row
-        longest = max((self.fragments[part].shape[1] for part in np.unique(place)), default=1)
-        pooled = np.empty((len(wanted), self.dim), np.float32)
-        fragments = np.zeros((len(wanted), longest, self.dim), np.float16)
-        mask = np.zeros((len(wanted), longest), bool)
-        for row in np.argsort(wanted, kind="stable"):  # in the order of the disk
-            part, inside = int(place[row]), int(wanted[row] - starts[place[row]])
-            count = self.fragments[part].shape[1]
-            pooled[row] = self.pooled[part][inside]
-            fragments[row, :count] = self.fragments[part][inside]
-            mask[row, :count] = self.masks[part][inside]
-        return Encoded(torch.from_numpy(pooled), torch.from_numpy(fragments).float(), torch.from_numpy(mask))
-
-    @classmethod
-    def cat(cls, parts: Sequence[StoredVectors], dim: int) -> StoredVectors:
-        return cls(
-            tuple(array for part in parts for array in part.pooled),
-            tuple(array for part in parts for array in part.fragments),
-            tuple(array for part in parts for array in part.masks),
-            dim,
-        )
-
-
-def open_vectors(folder: Path, kind: Kind) -> StoredVectors:
-    """Map the vectors of one kind; nothing but the headers is read."""
-    dim = EmbeddingSettings.read(folder).model.dim
-    emb, fragments, masks, _ = FOLDERS[kind]
-    arrays = [
-        tuple(mapped_array(folder / file_name(name, partition.number)) for name in (emb, fragments, masks))
-        for partition in _with_items(folder, kind)
-    ]
-    for pooled, regions, mask in arrays:
-        if pooled.shape != (len(regions), dim) or regions.shape != (*mask.shape, dim):
-            raise DataError(
-                f"{folder}: vectors of {kind}s have shapes {pooled.shape}, {regions.shape}, {mask.shape}",
-                fix="the files do not belong together: embed again",
-            )
-    columns = list(zip(*arrays, strict=True)) or [(), (), ()]
-    return StoredVectors(columns[0], columns[1], columns[2], dim)
-
-
 def open_metadata(folder: Path, kind: Kind) -> pa.Table:
     """All rows' metadata of one kind; partitions may have different columns."""
     paths = [
-        folder / file_name(FOLDERS[kind][3], part.number, "parquet") for part in _with_items(folder, kind)
+        folder / file_name(FOLDERS[kind][3], part.number, "parquet") for part in with_items(folder, kind)
     ]
     return read_metadata(paths)
 
 
-def _with_items(folder: Path, kind: Kind) -> list[Partition]:
+def with_items(folder: Path, kind: Kind) -> list[Partition]:
     partitions = read_partitions(folder)
     return [part for part in partitions if (part.images if kind == "image" else part.captions)]

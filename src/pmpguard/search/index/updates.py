@@ -11,6 +11,7 @@ from pathlib import Path
 from pmpguard.data.images.decode import ImageProblem
 from pmpguard.errors import PmpguardError
 from pmpguard.files import writer_lock
+from pmpguard.remote import full_path
 from pmpguard.search.embed import embed_source
 from pmpguard.search.index.changes import Change, add_to_index, known_images, remove_from_index
 from pmpguard.search.index.embedding_files import (
@@ -50,7 +51,7 @@ def differences(version: IndexVersion, source: Source) -> Differences:
     An image has changed when its file has another size, time or place than when it was embedded. Only
     images of the source's own folder can be gone: the index may hold others too.
     """
-    root = source.images.root.resolve()
+    root = full_path(source.images.root)
     names, stamps = source.by_id("image"), source.by_id(FILE_STAMP)
     files, images = set(names.values()), version.images
     was_named, was_stamped = images.column("image"), images.column(FILE_STAMP)
@@ -101,7 +102,7 @@ def add_source(
     incoming = index / INCOMING
     with closing(IndexVersion.open_current(index)) as version:
         named = {id: name for id, name in source.by_id("image").items() if only is None or id in only}
-        known = known_images(version, named, source.images.root.resolve(), update=update)
+        known = known_images(version, named, full_path(source.images.root), update=update)
         skipped = frozenset(source.ids) - named.keys() | (frozenset() if update else known)
         if len(skipped) == len(source):
             _clear(incoming)
@@ -122,7 +123,7 @@ def _clear_unless_continued(embeddings: Path, source: Source, model: ModelIdenti
     settings, stamps = EmbeddingSettings.read(embeddings), source.by_id(FILE_STAMP)
     left = image_column(embeddings, FILE_STAMP)
     same_images = (
-        settings.root == str(source.images.root.resolve())
+        settings.root == str(full_path(source.images.root))
         and left.items() <= stamps.items()
         and left.keys() == embedded_ids(embeddings)  # not so if made before stamps were kept
     )

@@ -12,9 +12,9 @@ A reader holds a shared lock on its version; a writer that tidies up leaves lock
 
 from __future__ import annotations
 
-import fcntl
-import os
+import re
 import weakref
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,24 +24,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pmpguard.config import from_dict
 from pmpguard.data.formats.embeddings import join_tables
-from pmpguard.errors import DataError, PmpguardError
+from pmpguard.errors import DataError, PmpguardError, damage_named
 from pmpguard.files import MANIFEST, sha256_file, verify_manifest, write_json
+from pmpguard.posix import close, lock, open_to_read
 from pmpguard.search.filters import FilterColumns
 from pmpguard.search.index.embedding_files import (
     EmbeddingSettings,
-    StoredVectors,
     open_metadata,
-    open_vectors,
     read_format,
 )
 from pmpguard.search.index.model_identity import ModelIdentity
+from pmpguard.search.index.stored_vectors import StoredVectors, open_vectors
 from pmpguard.search.query import Kind
 from pmpguard.search.stores import Backend, IndexedItems, VectorIndex, load_index
 
-FORMAT = 1
+FORMAT, CODED_FORMAT = 1, 2
 CURRENT, VERSIONS, SEGMENTS, MODELS = "current", "versions", "segments", "models"
 DESCRIPTION = "index.json"
+FOLDER_NAME = re.compile(r"[0-9a-f]+")  # of a version, a segment or a model
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
@@ -63,15 +65,30 @@ class VersionDescription:
     backend: Backend
     model: ModelIdentity
     segments: tuple[Segment, ...]
+    codec: Mapping[str, Any] | None = None  # its name, seed and measured agreement; None for float16
 
     def write(self, folder: Path) -> None:
-        write_json(folder / DESCRIPTION, {"format": FORMAT, **asdict(self)})
+        described = {"format": CODED_FORMAT if self.codec else FORMAT, **asdict(self)}
+        write_json(folder / DESCRIPTION, described)
 
     @classmethod
     def read(cls, folder: Path) -> VersionDescription:
-        stored = read_format(folder / DESCRIPTION, FORMAT, "build it again with this version of pmpguard")
-        segments = tuple(Segment(**segment) for segment in stored["segments"])
-        return cls(stored["backend"], ModelIdentity(**stored["model"]), segments)
+        fix = "build it again with this version of pmpguard"
+        stored = read_format(folder / DESCRIPTION, (FORMAT, CODED_FORMAT), fix)
+        del stored["format"]
+        description = from_dict(cls, stored, str(folder / DESCRIPTION))
+        codec = description.codec
+        if codec is not None and not (isinstance(codec, dict) and isinstance(codec.get("name"), str)):
+            raise DataError(f"{folder / DESCRIPTION}: its codec has no name", fix=fix)
+        for name in (*(segment.name for segment in description.segments), description.model.fingerprint):
+            if not FOLDER_NAME.fullmatch(name):
+                raise DataError(f"{folder / DESCRIPTION}: {name!r} is no folder of an index", fix=fix)
+        return description
+
+    @property
+    def codec_name(self) -> str:
+        """How the vectors are kept."""
+        return "float16" if self.codec is None else str(self.codec["name"])
 
 
 def current_version(index: Path) -> tuple[str, str]:
@@ -81,7 +98,8 @@ def current_version(index: Path) -> tuple[str, str]:
         words = path.read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: no index here", fix="make one with pmpguard index build") from error
-    if len(words) != 2 or not (index / VERSIONS / words[0]).is_dir():
+    named = len(words) == 2 and FOLDER_NAME.fullmatch(words[0]) is not None
+    if not named or not (index / VERSIONS / words[0]).is_dir():
         raise DataError(f"{path}: names no version of this index", fix="write the name of one of versions/")
     return words[0], words[1]
 
@@ -124,8 +142,9 @@ class IndexedKind:
     def live_rows(self) -> list[int]:
         return np.flatnonzero(~self.removed).tolist()
 
-    def items(self) -> IndexedItems:
-        return IndexedItems(self.ids, self.removed, self.vectors.dim, self.vectors.all_pooled, self.metadata)
+    def items(self, model: str) -> IndexedItems:
+        vectors = self.vectors
+        return IndexedItems(self.ids, self.removed, vectors.dim, vectors.all_pooled, self.metadata, model)
 
 
 class IndexVersion:
@@ -136,14 +155,16 @@ class IndexVersion:
         self.name = name
         self.folder = index / VERSIONS / name
         self.fingerprint = sha256_file(self.folder / MANIFEST)
-        self._lock = os.open(self.folder, os.O_RDONLY)
-        self._release = weakref.finalize(self, os.close, self._lock)
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self._lock = open_to_read(self.folder)
+        self._release = weakref.finalize(self, close, self._lock)
+        lock(self._lock, shared=True, wait=True)
         verify_manifest(self.folder)
         self.description = VersionDescription.read(self.folder)
-        self.kinds: dict[Kind, IndexedKind] = {
-            kind: open_kind(index, self.description, kind, read_removed(self.folder, kind)) for kind in KINDS
-        }
+        with damage_named(self.folder, "pmpguard index verify names the file; restore it, or build again"):
+            self.kinds: dict[Kind, IndexedKind] = {
+                kind: open_kind(index, self.description, kind, read_removed(self.folder, kind))
+                for kind in KINDS
+            }
         self._indexes: dict[Kind, VectorIndex] = {}
 
     @classmethod
@@ -170,10 +191,15 @@ class IndexVersion:
     def model_folder(self) -> Path:
         return self.index / MODELS / self.description.model.fingerprint
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether some file was found changed while it was in use."""
+        return any(items.vectors.is_lost for items in self.kinds.values())
+
     def vector_index(self, kind: Kind) -> VectorIndex:
         """The nearest-neighbour index of one kind."""
         if kind not in self._indexes:
-            items = self.kinds[kind].items()
+            items = self.kinds[kind].items(self.description.model.fingerprint)
             self._indexes[kind] = load_index(self.description.backend, self.folder, items, f"{kind}s")
         return self._indexes[kind]
 
@@ -191,7 +217,7 @@ class IndexVersion:
         return self.root_of(row) / str(self.images.metadata["image"][row])
 
     def close(self) -> None:
-        """Let go of the lock; what is mapped stays readable for whoever still holds it."""
+        """Let go of the lock; what is open stays readable for whoever still holds it."""
         self._release()
 
 
@@ -217,8 +243,10 @@ def removed_file(folder: Path, kind: Kind) -> Path:
 
 
 def read_removed(folder: Path, kind: Kind) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = np.load(removed_file(folder, kind), allow_pickle=False)
-    return found
+    path = removed_file(folder, kind)
+    with damage_named(path, "restore it, or build the index again"):
+        found: npt.NDArray[np.bool_] = np.load(path, allow_pickle=False)
+        return found.astype(bool, casting="no")
 
 
 def segment_of(folder: Path) -> Segment:

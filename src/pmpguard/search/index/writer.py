@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
+import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from pmpguard.detection.mixture import MatchMixture
-from pmpguard.errors import DataError
+from pmpguard.engine.hashing import hashing_by
+from pmpguard.engine.parts import ALONE, Engine
+from pmpguard.errors import DataError, PmpguardError
 from pmpguard.files import (
     MANIFEST,
     atomic_directory,
     discard,
     read_json,
+    read_manifest,
     remove_leftovers,
     sha256_file,
     write_atomic,
     writer_lock,
 )
 from pmpguard.models.retriever import Retriever
+from pmpguard.posix import close, has_locks, lock, open_to_read
 from pmpguard.search.calibration import calibrate, load_calibration, save_calibration
+from pmpguard.search.index.coded_files import NO_CODECS, Codecs, read_codecs
+from pmpguard.search.index.coding import write_coded
 from pmpguard.search.index.model_identity import link_or_copy
 from pmpguard.search.index.version import (
     CURRENT,
@@ -40,9 +47,12 @@ from pmpguard.search.index.version import (
     segment_of,
 )
 from pmpguard.search.query import Kind
-from pmpguard.search.stores import new_index
+from pmpguard.search.stores import SERVERS, VectorIndex, drop_saved, new_index
 
 KEPT_VERSIONS = 2
+FITTING_QUERIES = 100
+Saved = dict[tuple[str, str], dict[str, Any]]  # (store, collection) -> what was saved of it
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -51,22 +61,31 @@ def only_writer(index: Path) -> Iterator[None]:
     with writer_lock(index):
         for folder in (index, *(index / name for name in (VERSIONS, SEGMENTS, MODELS))):
             folder.mkdir(exist_ok=True)
+        left = _saved(*(index / VERSIONS).glob(".*"))
+        for folder in (index, *(index / name for name in (VERSIONS, SEGMENTS, MODELS))):
             remove_leftovers(folder)
         tidy(index)
+        _drop_unused(index, left)
         yield
         tidy(index)
 
 
-def write_segment(index: Path, embeddings: Path) -> Segment:
-    """The embedding's files under a second name inside the index, checked against their hashes."""
-    recorded = read_json(embeddings / MANIFEST)["sha256"]
+def write_segment(
+    index: Path, embeddings: Path, engine: Engine = ALONE, codecs: Codecs = NO_CODECS
+) -> Segment:
+    """The embedding's files under a second name inside the index, checked against their hashes, or coded."""
+    recorded = read_manifest(embeddings)
     target = index / SEGMENTS / _next_name(index / SEGMENTS)
-    with atomic_directory(target) as folder:
+    if codecs and not read_codecs(embeddings):
+        with atomic_directory(target, hashing_by(engine)) as folder:
+            write_coded(embeddings, folder, codecs, engine)
+        return segment_of(target)
+    with atomic_directory(target, hashing_by(engine)) as folder:
         for file in recorded:
             if not (embeddings / file).is_file():
                 raise DataError(f"{embeddings / file}: missing", fix="embed again into a new folder")
             link_or_copy(embeddings / file, folder / file)
-    written = read_json(target / MANIFEST)["sha256"]
+    written = read_manifest(target)
     changed = [file for file, digest in recorded.items() if written[file] != digest]
     if changed:
         discard(target)
@@ -88,13 +107,14 @@ def write_version(
     rows, and without new rows they and the calibration stay as they are.
     """
     folder = index / VERSIONS / _next_name(index / VERSIONS)
+    stores: list[VectorIndex] = []
     with atomic_directory(folder) as temporary:
         description.write(temporary)
         for kind in KINDS:
             with removed_file(temporary, kind).open("wb") as stream:
                 np.save(stream, kinds[kind].removed, allow_pickle=False)
             if description.backend != "exact":  # which needs nothing but the vectors
-                _write_vector_index(temporary, description, kind, kinds[kind], before)
+                stores += _write_vector_index(temporary, description, kind, kinds, before)
         if before is None or before.description.segments != description.segments:
             mixture = _mixture(index, description, kinds)
         else:
@@ -102,6 +122,8 @@ def write_version(
         if mixture is not None:
             save_calibration(mixture, temporary)
     write_atomic(index / CURRENT, f"{folder.name} {sha256_file(folder / MANIFEST)}\n")
+    for store in stores:
+        store.settle()
     return folder.name, len(kinds["image"])
 
 
@@ -109,19 +131,35 @@ def _write_vector_index(
     folder: Path,
     description: VersionDescription,
     kind: Kind,
-    items: IndexedKind,
+    kinds: dict[Kind, IndexedKind],
     before: IndexVersion | None,
-) -> None:
-    if before is not None and len(before.kinds[kind].removed) == len(items.removed):
-        for path in before.folder.glob(f"{kind}s.*"):
-            link_or_copy(path, folder / path.name)
-        return
-    if before is None:
-        grown, first = new_index(description.backend, description.model.dim, f"{kind}s"), 0
+) -> list[VectorIndex]:
+    """The store that has changed, if any."""
+    items = kinds[kind]
+    first = 0 if before is None else len(before.kinds[kind].removed)
+    gone = items.removed.copy()
+    if before is not None:
+        gone[:first] &= ~before.kinds[kind].removed
+        is_same = first == len(items.removed) and not gone.any()
+        if is_same or (first == len(items.removed) and description.backend not in SERVERS):
+            for path in before.folder.glob(f"{kind}s.*"):
+                link_or_copy(path, folder / path.name)
+            return []
+        grown = before.vector_index(kind)
     else:
-        grown, first = before.vector_index(kind), len(before.kinds[kind].removed)
+        model = description.model
+        grown = new_index(description.backend, model.dim, f"{kind}s", model.fingerprint)
+        grown.save(folder)  # names what a killed writer leaves on a server
     grown.add(items.ids[first:], items.vectors.pooled_from(first), items.metadata.slice(first))
+    if gone.any():
+        grown.remove(np.flatnonzero(gone))
+    other = kinds["caption" if kind == "image" else "image"]
+    asking = other if len(other) else items  # captions ask for images
+    if len(items):
+        live = np.array(asking.live_rows())
+        grown.fit(asking.vectors.pooled_rows(live[:: math.ceil(len(live) / FITTING_QUERIES)]))
     grown.save(folder)
+    return [grown]
 
 
 def _mixture(
@@ -144,7 +182,7 @@ def tidy(index: Path) -> None:
     current, _ = current_version(index)
     names = sorted(path.name for path in (index / VERSIONS).glob("[0-9]*"))
     recent = [name for name in names if name <= current][-KEPT_VERSIONS:]
-    collections = {name: _collections(index / VERSIONS / name) for name in names}
+    saved = _saved(*(index / VERSIONS / name for name in names))
     kept = [name for name in names if name in recent or not _discard_unread(index / VERSIONS / name)]
     used = [VersionDescription.read(index / VERSIONS / name) for name in kept]
     segments = {segment.name for version in used for segment in version.segments}
@@ -153,26 +191,37 @@ def tidy(index: Path) -> None:
         for path in (index / parent).iterdir():
             if path.name not in wanted and not path.name.startswith("."):
                 discard(path)
-    gone = set().union(*collections.values()) - set().union(*(collections[name] for name in kept))
-    if gone:
-        from pmpguard.search.stores.qdrant import drop_collections
-
-        drop_collections(sorted(gone))
+    _drop_unused(index, saved)
 
 
-def _collections(version: Path) -> set[str]:
-    """Names of the server's collections that a version uses."""
-    return {read_json(path)["collection"] for path in version.glob("*.qdrant.json")}
+def _saved(*versions: Path) -> Saved:
+    """What versions, or what is left of them, say of collections on servers."""
+    paths = [
+        (store, path) for folder in versions for store in SERVERS for path in folder.glob(f"*.{store}.json")
+    ]
+    read = [(store, read_json(path)) for store, path in paths]
+    return {(store, stored["collection"]): stored for store, stored in read}
+
+
+def _drop_unused(index: Path, saved: Saved) -> None:
+    """Remove collections from their servers that no version uses; one that cannot be reached keeps them."""
+    used = _saved(*(index / VERSIONS).glob("[0-9]*")) if saved else {}
+    for store in SERVERS:
+        gone = [value for key, value in sorted(saved.items()) if key[0] == store and key not in used]
+        try:
+            drop_saved(store, gone)
+        except PmpguardError as error:
+            names = ", ".join(value["collection"] for value in gone)
+            logger.warning("%s keep(s) unused data: %s: %s", store, names, error.message)
 
 
 def _discard_unread(version: Path) -> bool:
     """Remove a version unless somebody reads it; whether it is gone."""
-    descriptor = os.open(version, os.O_RDONLY)
+    descriptor = open_to_read(version)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not has_locks() or not lock(descriptor):  # without locks nothing tells whether somebody reads it
+            return False
         discard(version)
-    except BlockingIOError:
-        return False
     finally:
-        os.close(descriptor)
+        close(descriptor)
     return True

@@ -1,4 +1,4 @@
-"""Nearest unit vectors by cosine, behind one protocol: exact, FAISS, Qdrant.
+"""Nearest unit vectors by cosine, behind one protocol: exact, FAISS, PostgreSQL, Qdrant.
 
 Rows are numbered in the order of adding and never renumbered; a removed row keeps its number and is never
 found again. Among equal scores the smaller id comes first.
@@ -6,10 +6,11 @@ found again. Among equal scores the smaller id comes first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +20,14 @@ import torch
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.search.query import NO_FILTERS, Filters
 
-Backend = Literal["exact", "hnsw", "ivf", "qdrant"]
+Backend = Literal["exact", "hnsw", "ivf", "postgres", "qdrant"]
+SERVERS: tuple[Backend, ...] = ("postgres", "qdrant")  # which hold removals too
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 NO_ROW = -1
 DECIMALS = 6  # of a score; what differs by less counts as equal
+FULL_TURN = 360.0  # degrees of longitude
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class IndexedItems:
     dim: int
     vectors: Callable[[], Floats]  # reads them, (N, d)
     metadata: pa.Table | None = None  # N rows
+    model: str = ""  # fingerprint of the model that made the vectors
 
 
 class VectorIndex(Protocol):
@@ -78,6 +82,14 @@ class VectorIndex(Protocol):
         """Write into an existing folder what `load_index` cannot make again from the vectors in no time."""
         ...
 
+    def fit(self, queries: Floats) -> None:
+        """Learn from some queries (Q, d) how far to look; for those that look at everything, nothing."""
+        ...
+
+    def settle(self) -> None:
+        """What was saved last is in use now: a server keeps it even if this process dies."""
+        ...
+
 
 class KnownRows:
     """Ids and removals of an index's rows, and the checks that all indexes share."""
@@ -90,9 +102,9 @@ class KnownRows:
     def add(self, ids: Sequence[str], vectors: Floats) -> None:
         if vectors.shape != (len(ids), self.dim):
             raise DataError(f"{len(ids)} ids with vectors of shape {vectors.shape}, dimension {self.dim}")
-        if not np.isfinite(vectors).all():
-            row = int(np.flatnonzero(~np.isfinite(vectors).all(1))[0])
-            raise DataError(f"vector of {ids[row]!r} is not finite", fix="embed it again")
+        bad = np.flatnonzero(~np.isfinite(vectors.sum(1)))  # a sum is finite where every number is
+        if len(bad):
+            raise DataError(f"vector of {ids[int(bad[0])]!r} is not finite", fix="embed it again")
         self.ids = np.concatenate([self.ids, np.array(list(ids), dtype=object)])
         self.live = np.concatenate([self.live, np.ones(len(ids), bool)])
 
@@ -144,7 +156,12 @@ def as_neighbours(found: Sequence[tuple[Rows, Floats]], k: int) -> Neighbours:
     return Neighbours(rows, scores)
 
 
-def new_index(backend: Backend, dim: int, name: str = "images") -> VectorIndex:
+def usual_backend() -> Backend:
+    """PostgreSQL where PMPGUARD_STORE names a database, else exact."""
+    return "postgres" if os.environ.get("PMPGUARD_STORE") else "exact"
+
+
+def new_index(backend: Backend, dim: int, name: str = "images", model: str = "") -> VectorIndex:
     """An empty index; `name` tells apart the several indexes of one search index."""
     if backend == "exact":
         from pmpguard.search.stores.exact import ExactIndex
@@ -154,11 +171,15 @@ def new_index(backend: Backend, dim: int, name: str = "images") -> VectorIndex:
         from pmpguard.search.stores.faiss import FaissIndex
 
         return FaissIndex(dim, backend, name)
+    if backend == "postgres":
+        from pmpguard.search.stores.postgres import PostgresIndex
+
+        return PostgresIndex(dim, name, model)
     if backend == "qdrant":
         from pmpguard.search.stores.qdrant import QdrantIndex
 
         return QdrantIndex(dim, name)
-    raise ConfigError(f"backend {backend!r} is unknown", fix="one of exact, hnsw, ivf, qdrant")
+    raise ConfigError(f"backend {backend!r} is unknown", fix="one of exact, hnsw, ivf, postgres, qdrant")
 
 
 def load_index(backend: Backend, folder: Path, items: IndexedItems, name: str = "images") -> VectorIndex:
@@ -171,8 +192,26 @@ def load_index(backend: Backend, folder: Path, items: IndexedItems, name: str = 
         from pmpguard.search.stores.faiss import FaissIndex
 
         return FaissIndex.load(backend, folder, items, name)
+    if backend == "postgres":
+        from pmpguard.search.stores.postgres import PostgresIndex
+
+        return PostgresIndex.load(folder, items, name)
     if backend == "qdrant":
         from pmpguard.search.stores.qdrant import QdrantIndex
 
         return QdrantIndex.load(folder, items, name)
-    raise ConfigError(f"backend {backend!r} is unknown", fix="one of exact, hnsw, ivf, qdrant")
+    raise ConfigError(f"backend {backend!r} is unknown", fix="one of exact, hnsw, ivf, postgres, qdrant")
+
+
+def drop_saved(store: Backend, saved: Sequence[Mapping[str, Any]]) -> None:
+    """Delete collections from a server: those that `save` named in these files."""
+    if not saved:
+        return
+    if store == "postgres":
+        from pmpguard.search.stores.postgres import drop_tables
+
+        drop_tables(saved)
+    else:
+        from pmpguard.search.stores.qdrant import drop_collections
+
+        drop_collections([stored["collection"] for stored in saved])

@@ -85,3 +85,9 @@ class ExactIndex:
 
     def save(self, folder: Path) -> None:
         """Nothing: ids, vectors and removals are all there is."""
+
+    def fit(self, queries: Floats) -> None:
+        """Nothing: everything is compared."""
+
+    def settle(self) -> None:
+        """Nothing: all is in memory."""

@@ -1,8 +1,18 @@
-"""Approximate search with FAISS: a graph of neighbours (HNSW) or cells around centres (IVF)."""
+"""Approximate search with FAISS: a graph of neighbours (HNSW) or cells around centres (IVF).
+
+The work of a query grows with the root of the number of rows (IVF) or slower (HNSW). How far to look is
+measured when the index is made: until `RECALL` of the ten nearest are found, for queries like those it will
+answer. From there a query looks twice as far again and again until its first hits stay the same. With a
+filter it counts only rows that pass; where few pass, they are compared one by one.
+
+IVF holds half floats: its scores are those of vectors rounded so.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pmpguard.errors import DataError, require
+from pmpguard.errors import DataError, FullDiskError, require
+from pmpguard.files import read_json, write_json
 from pmpguard.search.query import NO_FILTERS, Filters
 from pmpguard.search.stores import (
     NO_ROW,
@@ -19,14 +30,20 @@ from pmpguard.search.stores import (
     KnownRows,
     Mask,
     Neighbours,
+    Rows,
     as_neighbours,
     cosines,
 )
 
-NEIGHBOURS, BUILD_EFFORT, SEARCH_EFFORT = 32, 200, 128  # of HNSW: M, efConstruction, efSearch
+NEIGHBOURS, BUILD_EFFORT = 32, 200  # of HNSW: M, efConstruction
 VECTORS_PER_CELL = 100  # of IVF, at least
-SHARE_OF_CELLS = 0.15  # of IVF, looked at for a query
-FEW = 0.05  # share of allowed rows below which they are compared one by one: graphs lose their way there
+TRAINED_PER_CELL, TRAINING_ROUNDS = 40, 8  # of k-means
+RECALL, HITS = 0.99, 10  # of the ten nearest, to be reached
+MAX_QUERIES = 100  # that it is measured with
+GROWTH = 1.5  # times the rows it was measured with, before it is measured again
+USUAL_GRAPH, USUAL_CELLS = 128, 0.15  # efSearch, share of cells: of an index that was never measured
+MAX_COMPARED = 20_000  # rows that pass, up to which they are compared one by one
+ROWS_AT_ONCE = 8192
 
 
 class FaissIndex:
@@ -40,6 +57,8 @@ class FaissIndex:
         self.kind = kind
         self.name = name
         self.index: Any = None
+        self.max_compared = MAX_COMPARED
+        self.measured: dict[str, float] = {}  # effort, its recall, the rows and queries of the measurement
 
     @classmethod
     def load(
@@ -55,6 +74,8 @@ class FaissIndex:
                 raise DataError(f"{path}: missing or damaged", fix="build the index again") from error
             if loaded.index.ntotal != len(items.ids) or loaded.index.d != items.dim:
                 raise DataError(f"{path}: holds {loaded.index.ntotal} vectors for {len(items.ids)} items")
+            if path.with_suffix(".json").is_file():
+                loaded.measured = read_json(path.with_suffix(".json"))
         return loaded
 
     @property
@@ -69,6 +90,7 @@ class FaissIndex:
         if self.index is None:
             self.index = self._new(vectors)
         self.index.add(vectors)
+        self.__dict__.pop("cell_of", None)
 
     def _new(self, vectors: Floats) -> Any:
         """An empty index; the cells of IVF are laid out for the first vectors that come."""
@@ -78,50 +100,133 @@ class FaissIndex:
             index.hnsw.efConstruction = BUILD_EFFORT
             return index
         cells = max(1, min(round(4 * len(vectors) ** 0.5), len(vectors) // VECTORS_PER_CELL))
-        index = self.faiss.IndexIVFFlat(self.faiss.IndexFlatIP(dim), dim, cells, metric)
+        halves = self.faiss.ScalarQuantizer.QT_fp16
+        index = self.faiss.IndexIVFScalarQuantizer(
+            self.faiss.IndexFlatIP(dim), dim, cells, halves, metric, False
+        )
+        index.cp.spherical = True
+        index.cp.niter, index.cp.max_points_per_centroid = TRAINING_ROUNDS, TRAINED_PER_CELL
         index.train(vectors)
         index.set_direct_map_type(self.faiss.DirectMap.Array)  # so that single vectors can be fetched
         return index
 
+    def fit(self, queries: Floats) -> None:
+        """Measure how far to look for `RECALL`, unless that was done for nearly as many rows."""
+        rows = len(self.known.live)
+        if not len(queries) or rows < GROWTH * self.measured.get("rows", 1):
+            return
+        queries = np.ascontiguousarray(queries[:MAX_QUERIES], np.float32)
+        truth = self._compared(queries, np.arange(rows), HITS)
+        effort, recall = 1 if self.kind == "ivf" else HITS, 0.0
+        while True:
+            found = self._searched(queries, HITS, np.ones(rows, bool), effort)
+            pairs = zip(found, truth, strict=True)
+            recall = float(np.mean([len(np.intersect1d(a, b)) / max(1, len(b)) for (a, _), (b, _) in pairs]))
+            if recall >= RECALL or effort >= self.most:
+                break
+            effort = min(self.most, math.ceil(1.3 * effort))
+        self.measured = {"effort": effort, "recall_at_10": recall, "rows": rows, "queries": len(queries)}
+
     def remove(self, rows: npt.ArrayLike) -> None:
         self.known.remove(rows)
+
+    @property
+    def effort(self) -> float:
+        """Cells looked at, or candidates kept while walking the graph."""
+        usual = USUAL_GRAPH if self.kind == "hnsw" else max(8, USUAL_CELLS * self.index.nlist)
+        return self.measured.get("effort", usual)
+
+    @property
+    def most(self) -> int:
+        """The effort that looks at everything."""
+        return int(self.index.nlist) if self.kind == "ivf" else len(self.known.live)
 
     def search(
         self, queries: Floats, k: int, allowed: Mask | None = None, filters: Filters = NO_FILTERS
     ) -> Neighbours:
         searchable = self.known.searchable(queries, k, allowed)
-        count = int(searchable.sum())
+        queries, count = np.ascontiguousarray(queries, np.float32), int(searchable.sum())
+        is_few = count < len(searchable) and count <= self.max_compared
+        if self.kind == "hnsw" and (count <= k or is_few):
+            return as_neighbours(self._compared(queries, np.flatnonzero(searchable), k), k)
         if not count:
-            return as_neighbours([(np.zeros(0, np.int64), np.zeros(0, np.float32))] * len(queries), k)
-        queries = np.ascontiguousarray(queries, np.float32)
-        if count < FEW * len(searchable) or count <= k:
-            rows = np.flatnonzero(searchable)
-            scores = cosines(queries, self.index.reconstruct_batch(rows))  # (Q, R)
-            return as_neighbours([self.known.sorted_best(rows, some, k) for some in scores], k)
-        scores, rows = self.index.search(queries, k, params=self._parameters(searchable, k))
-        found = [
+            found = self._compared(queries, np.zeros(0, np.int64), k)
+        elif count <= k or is_few:  # cells are quick to go through, and slow to fetch vectors from
+            found = self._searched(queries, k, searchable, self.most)
+        else:
+            found = self._settled(queries, k, searchable)
+        return as_neighbours([self.known.sorted_best(*some, k) for some in found], k)
+
+    def _settled(self, queries: Floats, k: int, searchable: Mask) -> list[tuple[Rows, Floats]]:
+        """Look twice as far until the first hits stay the same: a query may be unlike those measured."""
+        found = self._searched(queries, k, searchable, self.effort)
+        left, effort = list(range(len(queries))), self.effort
+        while left and effort < self.most:
+            effort *= 2
+            again = dict(zip(left, self._searched(queries[left], k, searchable, effort), strict=True))
+            left = [query for query in left if set(found[query][0][:HITS]) != set(again[query][0][:HITS])]
+            for query, better in again.items():
+                found[query] = better
+        return found
+
+    def _compared(self, queries: Floats, rows: Rows, k: int) -> list[tuple[Rows, Floats]]:
+        """The k best of some rows for every query, compared one by one."""
+        best = [(np.zeros(0, np.int64), np.zeros(0, np.float32))] * len(queries)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            some = rows[start : start + ROWS_AT_ONCE]
+            scores = cosines(queries, self.index.reconstruct_batch(some))  # (Q, R)
+            for query, (old, high) in enumerate(best):
+                joined = np.concatenate([old, some]), np.concatenate([high, scores[query]])
+                best[query] = self.known.sorted_best(*joined, k)
+        return best
+
+    def _searched(
+        self, queries: Floats, k: int, searchable: Mask, effort: float
+    ) -> list[tuple[Rows, Floats]]:
+        """What FAISS finds for every query: rows that pass and their scores."""
+        share = searchable.mean()
+        every = np.packbits(searchable, bitorder="little")  # FAISS reads it where it lies
+        selector = None if searchable.all() else self.faiss.IDSelectorBitmap(every)
+        parameters: Any
+        if self.kind == "hnsw":
+            ef = math.ceil(max(effort, 2 * k) / share)
+            parameters = self.faiss.SearchParametersHNSW(sel=selector, efSearch=ef)
+        else:
+            probes = self._probes(queries, searchable, effort * len(searchable) / self.index.nlist)
+            parameters = self.faiss.SearchParametersIVF(sel=selector, nprobe=probes)
+        scores, rows = self.index.search(queries, k, params=parameters)
+        return [
             (some_rows[some_rows != NO_ROW], some[some_rows != NO_ROW])
             for some_rows, some in zip(rows, scores, strict=True)
         ]
-        return as_neighbours([self.known.sorted_best(*some, k) for some in found], k)
 
-    def _parameters(self, searchable: Mask, k: int) -> Any:
-        selector = (
-            None
-            if searchable.all()
-            else self.faiss.IDSelectorBitmap(np.packbits(searchable, bitorder="little"))
-        )
-        if self.kind == "hnsw":
-            effort = max(SEARCH_EFFORT, 2 * k)
-            return self.faiss.SearchParametersHNSW(sel=selector, efSearch=effort)
-        cells = self.index.nlist
-        return self.faiss.SearchParametersIVF(
-            sel=selector, nprobe=min(cells, max(8, round(cells * SHARE_OF_CELLS)))
-        )
+    def _probes(self, queries: Floats, searchable: Mask, wanted: float) -> int:
+        """Cells to look at until so many rows that may be found have been seen, for all of the queries."""
+        passing = np.bincount(self.cell_of[searchable], minlength=self.index.nlist)
+        _, cells = self.index.quantizer.search(queries, self.index.nlist)  # (Q, cells), nearest first
+        seen = passing[cells].cumsum(1)
+        cells_needed = int((seen < wanted).sum(1).max()) + 1
+        return min(int(self.index.nlist), cells_needed)
+
+    @cached_property
+    def cell_of(self) -> npt.NDArray[np.int64]:
+        """(N,) of IVF."""
+        places: npt.NDArray[np.int64] = self.faiss.vector_to_array(self.index.direct_map.array)
+        return places >> 32
 
     def __len__(self) -> int:
         return len(self.known)
 
     def save(self, folder: Path) -> None:
         if self.index is not None:
-            self.faiss.write_index(self.index, str(folder / self.file_name))
+            path = folder / self.file_name
+            try:
+                self.faiss.write_index(self.index, str(path))
+            except RuntimeError as error:
+                message = f"{path}: could not be written ({str(error)[-200:]})"
+                raise FullDiskError(message, fix="free some disk space and try again") from error
+            if self.measured:
+                write_json(path.with_suffix(".json"), self.measured)
+
+    def settle(self) -> None:
+        """Nothing: the file is all there is."""

@@ -3,16 +3,17 @@
 The server is named by QDRANT_URL (with QDRANT_API_KEY where it asks for one). QDRANT_URL=:memory: keeps the
 vectors inside the process, for trying and for tests.
 
-A collection only grows: point r is row r, and every search asks for rows below the number it knows that are
-not removed. So readers of an older version of an index are never disturbed, and rows an interrupted writer
-left are never found; the next writer overwrites them.
+A collection only grows: point r is row r, and a removed point carries the generation from which on it counts
+as removed. Every search asks for rows below the number it knows that were not removed up to its own
+generation. So readers of an older version of an index are never disturbed, and what an interrupted writer
+left is found by nobody; the next writer overwrites it.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ import pyarrow as pa
 
 from pmpguard.errors import ConfigError, PmpguardError, require
 from pmpguard.files import read_json, write_json
-from pmpguard.geo.footprints import checked_box
-from pmpguard.search.filters import UNKNOWN_TIME, FilterColumns, time_limits
+from pmpguard.geo.distance import box_within, distances
+from pmpguard.geo.footprints import Box, checked_box
+from pmpguard.search.filters import UNKNOWN_TIME, FilterColumns, circle, time_limits
 from pmpguard.search.query import NO_FILTERS, Filters
 from pmpguard.search.stores import (
+    FULL_TURN,
     Floats,
     IndexedItems,
     KnownRows,
@@ -35,8 +38,8 @@ from pmpguard.search.stores import (
 )
 
 IN_MEMORY = ":memory:"
-POINTS_AT_ONCE = 256
-FULL_TURN = 360.0
+POINTS_AT_ONCE, IDS_AT_ONCE = 256, 10_000
+PLACES = ["west", "south", "end", "north"]  # of a point's payload
 RANGES = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
 
 
@@ -53,6 +56,7 @@ class QdrantIndex:
         self.known = KnownRows(dim)
         self.name = name
         self.collection = collection or f"pmpguard-{uuid.uuid4().hex}-{name}"
+        self.generation = 0
         self.client = open_client(self.location)
         if not self._reach(self.client.collection_exists, self.collection):
             self._create(dim)
@@ -63,8 +67,8 @@ class QdrantIndex:
         self._reach(self.client.create_collection, self.collection, vectors_config=vectors)
         if self.location == IN_MEMORY:
             return
-        kinds = {"facts": "keyword", "time": "float", "row": "integer"}
-        kinds |= dict.fromkeys(("west", "south", "end", "north"), "float")
+        kinds = {"facts": "keyword", "time": "float", "row": "integer", "removed": "integer"}
+        kinds |= dict.fromkeys(PLACES, "float")
         for field, kind in kinds.items():
             self._reach(self.client.create_payload_index, self.collection, field, field_schema=kind)
 
@@ -86,6 +90,10 @@ class QdrantIndex:
                     f"Qdrant collection {loaded.collection} holds {held} points for {len(items.ids)} items",
                     fix="build the index again",
                 )
+            if "generation" in stored:
+                loaded.generation = stored["generation"]
+            elif items.removed.any():  # an index of before removals were kept on the server
+                loaded.remove(np.flatnonzero(items.removed))
         return loaded
 
     def add(self, ids: Sequence[str], vectors: Floats, metadata: pa.Table | None = None) -> None:
@@ -104,7 +112,15 @@ class QdrantIndex:
             self._reach(self.client.upsert, self.collection, points, wait=True)
 
     def remove(self, rows: npt.ArrayLike) -> None:
-        self.known.remove(rows)
+        gone = np.asarray(rows, np.int64).tolist()
+        left = self.models.Filter(must=[self._range("removed", gt=self.generation)])  # by a killed writer
+        self._reach(self.client.delete_payload, self.collection, ["removed"], left, wait=True)
+        mark = {"removed": self.generation + 1}
+        for start in range(0, len(gone), IDS_AT_ONCE):
+            some = gone[start : start + IDS_AT_ONCE]
+            self._reach(self.client.set_payload, self.collection, mark, some, wait=True)
+        self.known.remove(gone)
+        self.generation += 1
 
     def search(
         self, queries: Floats, k: int, allowed: Mask | None = None, filters: Filters = NO_FILTERS
@@ -112,32 +128,53 @@ class QdrantIndex:
         searchable = self.known.searchable(queries, k, allowed)
         models = self.models
         condition = self._condition(searchable, allowed is not None, filters)
-        requests = [models.QueryRequest(query=query.tolist(), limit=k, filter=condition) for query in queries]
-        answers = self._reach(self.client.query_batch_points, self.collection, requests)
-        found = []
-        for answer in answers:
-            rows = np.array([point.id for point in answer.points], np.int64)
-            scores = np.array([point.score for point in answer.points], np.float32)
-            found.append(self.known.sorted_best(rows, scores, k))
-        return as_neighbours(found, k)
+        around = circle(filters)
+        limit = k if around is None else 2 * k  # a circle fills three quarters of its box
+        while True:
+            requests = [
+                models.QueryRequest(query=query.tolist(), limit=limit, filter=condition, with_payload=PLACES)
+                for query in queries
+            ]
+            answers = self._reach(self.client.query_batch_points, self.collection, requests)
+            found = [
+                [point for point in answer.points if around is None or _is_within(point.payload, *around)]
+                for answer in answers
+            ]
+            cut = any(
+                len(kept) < k and len(answer.points) == limit
+                for kept, answer in zip(found, answers, strict=True)
+            )
+            if not cut:
+                break
+            limit *= 4
+        best = []
+        for points in found:
+            rows = np.array([point.id for point in points], np.int64)
+            scores = np.array([point.score for point in points], np.float32)
+            best.append(self.known.sorted_best(rows, scores, k))
+        return as_neighbours(best, k)
 
     def _condition(self, searchable: Mask, masked: bool, filters: Filters) -> Any:
         """Rows this index knows that are not removed, and every condition of the filters."""
         models = self.models
         must: list[Any] = [self._range("row", lt=len(searchable))]
-        must_not: list[Any] = []
+        must_not = [self._range("removed", lte=self.generation)]
         if masked:
             must.append(models.HasIdCondition(has_id=np.flatnonzero(searchable).tolist()))
-        elif not searchable.all():
-            must_not.append(models.HasIdCondition(has_id=np.flatnonzero(~searchable).tolist()))
         if filters.box is not None:
             must += self._box(checked_box(filters.box))
+        around = circle(filters)
+        if around is not None:
+            must += self._box(box_within(*around))
         limits = time_limits(filters)
         if limits is not None:
             must.append(self._range("time", gte=limits[0], lte=limits[1]))
         for condition in filters.all_conditions:
             name, values = condition.column, condition.values
-            if condition.comparison == "=":
+            if condition.spans:
+                within = [self._range(number_key(name), gte=a, lte=b) for a, b in condition.spans]
+                must.append(models.Filter(should=within))
+            elif condition.comparison == "=":
                 facts = [f"{name}={value}" for value in values]
                 must.append(models.FieldCondition(key="facts", match=models.MatchAny(any=facts)))
             else:
@@ -167,7 +204,20 @@ class QdrantIndex:
         return len(self.known)
 
     def save(self, folder: Path) -> None:
-        write_json(folder / f"{self.name}.qdrant.json", {"collection": self.collection})
+        stored = {"collection": self.collection, "generation": self.generation}
+        write_json(folder / f"{self.name}.qdrant.json", stored)
+
+    def fit(self, queries: Floats) -> None:
+        """Nothing: the server decides."""
+
+    def settle(self) -> None:
+        """Nothing: what was saved says what is searched."""
+
+
+def _is_within(payload: Mapping[str, float], place: Box, radius: float) -> bool:
+    """Whether a point's box comes within `radius` kilometres of a place."""
+    west, south, end, north = (payload[name] for name in PLACES)
+    return bool(distances(place, west, south, end - FULL_TURN * (end > 180.0), north) <= radius)
 
 
 def open_client(location: str) -> Any:

@@ -2,17 +2,18 @@
 
 const SINGLE = ["text", "like", "kind", "k", "text_weight", "box", "start", "stop"];
 
+const SHOWN = ["hit", "from", "compare"]; // what is open, of which index, and whether both are shown
+
 /** @returns {{text: string, like: string, where: string[], hit: string, image: File|null}} and more */
 export function emptyQuery() {
-  return { ...Object.fromEntries(SINGLE.map((name) => [name, ""])), where: [], hit: "", image: null };
+  return { ...Object.fromEntries([...SINGLE, ...SHOWN].map((name) => [name, ""])), where: [], image: null };
 }
 
-export function readAddress() {
-  const parameters = new URLSearchParams(location.search);
+export function readAddress(written = location.search) {
+  const parameters = new URLSearchParams(written);
   const query = emptyQuery();
-  for (const name of SINGLE) query[name] = parameters.get(name) ?? "";
+  for (const name of [...SINGLE, ...SHOWN]) query[name] = parameters.get(name) ?? "";
   query.where = parameters.getAll("where");
-  query.hit = parameters.get("hit") ?? "";
   return query;
 }
 
@@ -29,7 +30,7 @@ export function parametersOf(query) {
 
 export function addressOf(query) {
   const parameters = parametersOf(query);
-  if (query.hit !== "") parameters.set("hit", query.hit);
+  for (const name of SHOWN) if (query[name] !== "") parameters.set(name, query[name]);
   const written = parameters.toString();
   return written ? `/?${written}` : "/";
 }

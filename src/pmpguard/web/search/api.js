@@ -48,23 +48,34 @@ async function request(address, options = {}) {
   throw new ServerError(response.status, answer.error ?? `Error ${response.status}`, answer.fix ?? "");
 }
 
-export const info = async () => (await request("/info")).json();
+// `base` is "" for the index that is served, "/beside" for the one beside it.
+
+export const info = async (base) => (await request(`${base}/info`)).json();
 
 /** `parameters` are those of GET /search; an image makes it a form with the same names. */
-export async function search(parameters, image, signal) {
-  if (image === null) return (await request(`/search?${parameters}`, { signal })).json();
+async function ask(base, parameters, image, signal) {
+  if (image === null) return request(`${base}/search?${parameters}`, { signal });
   const form = new FormData();
   for (const [name, value] of parameters) form.append(name, value);
   form.append("image", image);
-  return (await request("/search", { method: "POST", body: form, signal })).json();
+  return request(`${base}/search`, { method: "POST", body: form, signal });
+}
+
+export const search = async (...query) => (await ask(...query)).json();
+
+/** The results of the same search as a file: geojson, csv or geoparquet. */
+export async function searchFile(base, parameters, image, format) {
+  const asked = new URLSearchParams(parameters);
+  asked.set("format", format);
+  return (await ask(base, asked, image)).blob();
 }
 
 /** Word by word, where the text is found in an image; asked once and remembered while the index stays. */
-export function explain(version, id, text) {
-  const key = JSON.stringify([version, id, text]);
+export function explain(base, version, id, text) {
+  const key = JSON.stringify([base, version, id, text]);
   if (!explanations.has(key)) {
     if (explanations.size > 500) explanations.clear();
-    const answer = request(`/explain?${new URLSearchParams({ id, text })}`).then((response) => response.json());
+    const answer = request(`${base}/explain?${new URLSearchParams({ id, text })}`).then((response) => response.json());
     answer.catch(() => explanations.delete(key));
     explanations.set(key, answer);
   }
@@ -72,8 +83,8 @@ export function explain(version, id, text) {
 }
 
 /** Show an image of the index in an <img>; with a token it is fetched, for <img> sends no headers. */
-export async function showImage(image, id, size) {
-  const address = `/images/${encodeURIComponent(id)}?size=${size}`;
+export async function showImage(image, base, id, size) {
+  const address = `${base}/images/${encodeURIComponent(id)}?size=${size}`;
   image.onerror = () => image.classList.add("missing");
   if (sessionStorage.getItem(KEY) === null) {
     image.src = address;

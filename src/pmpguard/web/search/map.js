@@ -1,6 +1,7 @@
-// Footprints of the hits on a plain graticule: no tiles, nothing fetched.
+// Footprints of the hits on a graticule with the Earth's coasts: no tiles, nothing fetched.
 
 import { make } from "../shared/dom.js";
+import { land } from "./coast.js";
 import { draw } from "./svg.js";
 
 const STEPS = [60, 30, 20, 10, 5, 2, 1, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001];
@@ -15,7 +16,7 @@ export function showMap(aside, hits, box, handlers) {
   const width = Math.max(300, aside.clientWidth || 640);
   const view = viewOf(width, box === null ? unwrapped : [...unwrapped, unwrap(box)]);
   const svg = draw("svg", { viewBox: `0 0 ${width} ${view.height}`, role: "group" });
-  svg.append(draw("rect", { class: "sea", width, height: view.height }), graticule(view));
+  svg.append(draw("rect", { class: "sea", width, height: view.height }), land(view), graticule(view));
   if (box !== null) svg.append(rectangle(view, unwrap(box), "area"));
   const shapes = new Map();
   for (const [index, { place, hit }] of [...located.entries()].reverse()) {

@@ -1,30 +1,36 @@
 // The page: what was asked stands in the address; the results, the map and the viewer follow from it.
 
-import { byId, download, make, percent, several } from "../shared/dom.js";
+import { byId, download, several } from "../shared/dom.js";
 import { followWords } from "../shared/words.js";
 import { addressOf, emptyQuery, filterCount, isEmpty, parametersOf, readAddress } from "./address.js";
-import { ServerError, explain, info, search, showImage, takeTokenFromAddress } from "./api.js";
+import { ServerError, searchFile, showImage, takeTokenFromAddress } from "./api.js";
+import { Column } from "./column.js";
 import { showFilters } from "./filters.js";
+import { followKeys } from "./keys.js";
 import { showMap } from "./map.js";
 import { placeOf, showWords } from "./query_words.js";
-import { light, regionsAt, scaleOf, unlight } from "./regions.js";
-import { bar } from "./svg.js";
+import { prepareSaved } from "./saved.js";
 import { showViewer } from "./viewer.js";
 
+const FILES = { geojson: ["hits.geojson", "application/geo+json"], csv: ["hits.csv", "text/csv"], geoparquet: ["hits.parquet", "application/vnd.apache.parquet"] };
 const images = new Map(); // uploads of this tab by the number their history entry carries
 let nextImage = 1;
 let query = emptyQuery();
-let about = null; // what /info says
-let answer = { version: "", count: 0, hits: [] };
 let map = null;
 let running = new AbortController();
-let lighting = 0; // which wish to light a word is the latest
+const handlers = { onOpen: open, onMark: mark };
+const first = new Column(byId("first"), "", handlers);
+const beside = new Column(byId("beside"), "/beside", handlers);
+
+const isCompared = () => query.compare !== "" && typeof first.about?.beside === "string";
+const shownColumns = () => (isCompared() ? [first, beside] : [first]);
+const hasResults = () => shownColumns().some((column) => column.hits.length > 0);
 
 // ---------------------------------------------------------------------------------------------- asking
 
 /** Change the query, write it into the address and search. */
 function ask(changes) {
-  query = { ...query, hit: "", ...changes };
+  query = { ...query, hit: "", from: "", ...changes };
   let number = null;
   if (query.image !== null) {
     number = nextImage++;
@@ -35,11 +41,11 @@ function ask(changes) {
 }
 
 function restore() {
-  const before = parametersOf(query).toString();
+  const before = [parametersOf(query).toString(), query.compare].join();
   const image = images.get(history.state?.image) ?? null;
-  const same = image === query.image && answer.hits.length > 0;
+  const same = image === query.image && hasResults();
   query = { ...readAddress(), image };
-  if (same && parametersOf(query).toString() === before) openFromAddress();
+  if (same && [parametersOf(query).toString(), query.compare].join() === before) openFromAddress();
   else find();
 }
 
@@ -48,37 +54,46 @@ async function find() {
   running = new AbortController();
   showQuery();
   closeViewer();
+  for (const column of [first, beside]) if (isEmpty(query) || !shownColumns().includes(column)) column.clear();
   if (isEmpty(query)) {
-    answer = { version: "", count: 0, hits: [] };
+    notice(null);
     showResults();
     return;
   }
   document.body.classList.add("busy");
   const { signal } = running;
   try {
-    answer = await search(parametersOf(query), query.image, signal);
-    notice(null);
+    await Promise.all(shownColumns().map((column) => column.ask(parametersOf(query), query.image, signal)));
   } catch (error) {
     if (error.name === "AbortError") return;
-    answer = { version: "", count: 0, hits: [] };
-    notice(error instanceof ServerError ? error : new ServerError(0, String(error), ""));
+    throw error;
   }
+  if (signal.aborted) return;
+  notice(isCompared() ? null : first.error);
   document.body.classList.remove("busy");
   showResults();
   openFromAddress();
-  if (about !== null && answer.version !== "" && answer.fingerprint !== about.fingerprint) loadInfo();
+  const { version, fingerprint } = first.answer;
+  if (first.about !== null && version !== "" && fingerprint !== first.about.fingerprint) loadInfo();
 }
 
 async function loadInfo() {
   try {
-    about = await info();
+    await first.loadInfo();
+    if (first.about.beside !== null) await beside.loadInfo();
   } catch (error) {
     notice(error);
     return;
   }
-  byId("help-index").textContent = `${about.count.toLocaleString()} images and ${about.captions.toLocaleString()} captions, index version ${about.version}, model ${about.model}.`;
+  const { about } = first;
+  const others = about.beside === null ? "" : ` Beside it: ${beside.about.name}, ${beside.about.count.toLocaleString()} images, model ${beside.about.model}.`;
+  const larger = about.model.startsWith("default: ") ? " A larger one needs no training: pmpguard up FOLDER --model FOLDER-OF-A-CLIP --index ANOTHER." : "";
+  byId("help-index").textContent = `${about.count.toLocaleString()} images and ${about.captions.toLocaleString()} captions, index version ${about.version}, model ${about.model}.${others}${larger}`;
+  byId("text").disabled = !about.reads_texts;
+  if (!about.reads_texts) byId("text").placeholder = "Drop, paste or choose an image: this model reads no texts";
   byId("welcome-title").textContent = `Search ${several(about.count, "image")}`;
   byId("text").maxLength = about.limits.text_characters;
+  byId("compare-toggle").hidden = about.beside === null;
   showFilters(about, query, ask);
 }
 
@@ -97,96 +112,53 @@ function showQuery() {
     image.onerror = () => image.classList.add("missing"); // a TIFF: the server reads it, the browser does not
     image.src = URL.createObjectURL(query.image);
     image.dataset.own = "true";
-  } else if (query.like !== "") showImage(image, query.like, 96);
+  } else if (query.like !== "") showImage(image, "", query.like, 96);
   byId("weight").hidden = given.hidden || query.text === "";
   byId("text").placeholder = given.hidden ? "Describe what to look for, or drop an image" : "Add words to steer the search";
   const filters = filterCount(query);
   byId("filters-count").textContent = String(filters);
   byId("filters-count").hidden = filters === 0;
-  if (about !== null) showFilters(about, query, ask);
+  byId("compare-toggle").setAttribute("aria-pressed", String(query.compare !== ""));
+  if (first.about !== null) showFilters(first.about, query, ask);
   document.title = query.text === "" ? "pmpguard search" : `${query.text} – pmpguard search`;
 }
 
 function showResults() {
-  const { hits } = answer;
+  const { hits, answer } = first;
+  const compared = isCompared();
   byId("welcome").hidden = !isEmpty(query);
   byId("overview").hidden = isEmpty(query) || !byId("notice").hidden;
-  byId("status").textContent = hits.length === 0
-    ? "Nothing found. Try other words or fewer filters."
-    : `${hits.length.toLocaleString()} of ${answer.count.toLocaleString()} in ${Math.round(answer.milliseconds)} ms`;
-  byId("grid").replaceChildren(...hits.map(card));
-  byId("grid").className = query.kind === "caption" ? "grid captions" : "grid";
-  const located = hits.some((hit) => hit.bounds !== null);
-  byId("export").hidden = !located;
+  byId("status").textContent = compared
+    ? `${hits.filter((hit) => beside.placeOf(hit.id) >= 0).length} of ${Math.max(hits.length, beside.hits.length)} results in both; ⇄ place in the other`
+    : hits.length === 0
+      ? "Nothing found. Try other words or fewer filters."
+      : `${hits.length.toLocaleString()} of ${answer.count.toLocaleString()} in ${Math.round(answer.milliseconds)} ms`;
+  first.show(query.kind, compared ? beside : null);
+  beside.show(query.kind, compared ? first : null);
+  byId("beside").hidden = !compared;
+  document.body.classList.toggle("compared", compared);
+  const located = !compared && hits.some((hit) => hit.bounds !== null);
+  byId("files").hidden = hits.length === 0;
   byId("map-toggle").hidden = !located;
   const shown = located && byId("map-toggle").getAttribute("aria-pressed") === "true";
   byId("map").hidden = !shown;
   document.body.classList.toggle("with-map", shown);
   map = shown
     ? showMap(byId("map"), hits, query.box === "" ? null : query.box.split(",").map(Number), {
-        onHover: mark,
-        onChoose: open,
+        onHover: (place) => mark(first, place),
+        onChoose: (place) => open(first, place),
         onBox: (box) => ask({ box: box.map((side) => side.toFixed(5)).join(",") }),
       })
     : null;
-  const explainable = query.text !== "" && query.kind !== "caption" && hits.length > 0;
+  const explainable = query.text !== "" && query.kind !== "caption" && hasResults();
   byId("words").hidden = !explainable;
   if (explainable) showWords(byId("words"), query.text);
 }
 
-function card(hit, place) {
-  const image = make("img", { alt: "", loading: "lazy", decoding: "async" });
-  if (hit.image_id !== null) showImage(image, hit.image_id, 320);
-  const figures = make(
-    "span",
-    { class: "figures" },
-    hit.probability === null ? null : bar(hit.probability),
-    make("span", { title: "probability that it matches" }, hit.probability === null ? "" : percent(hit.probability)),
-    make("span", { class: "quiet", title: "score" }, hit.score === null ? "" : hit.score.toFixed(2)),
-  );
-  const button = make(
-    "button",
-    { type: "button", class: "card", "aria-label": `Result ${place + 1}: ${hit.caption ?? hit.id}` },
-    make("span", { class: "frame" }, image, make("canvas", { class: "heat", hidden: true })),
-    figures,
-    make("span", { class: "caption", dir: "auto" }, hit.caption ?? hit.id),
-  );
-  button.onclick = () => open(place);
-  button.onpointerenter = () => mark(place);
-  button.onpointerleave = () => mark(null);
-  button.onfocus = () => mark(place);
-  return make("li", { data: { place } }, button);
-}
-
-function mark(place) {
-  for (const item of byId("grid").children) item.classList.toggle("marked", Number(item.dataset.place) === place);
+/** Mark a card, the same image in the other column, and its footprint. */
+function mark(column, place) {
+  for (const one of shownColumns()) one.mark(one === column || place === null ? place : one.placeOf(column.hits[place].id));
   map?.mark(place);
-}
-
-/** Light a word in all results, a few questions at a time, nearest to the top first; null ends it. */
-async function lightGrid(word) {
-  const wish = ++lighting;
-  const cards = [...byId("grid").querySelectorAll(".card")];
-  const { fingerprint: version, hits } = answer;
-  if (word === null) {
-    for (const one of cards) unlight(one.querySelector("canvas"));
-    return;
-  }
-  await new Promise((resolve) => setTimeout(resolve, 90)); // a pointer that passes by asks nothing
-  const waiting = hits.map((hit, place) => [hit, cards[place]]).slice(0, 60);
-  const work = async () => {
-    while (waiting.length > 0 && wish === lighting) {
-      const [hit, one] = waiting.shift();
-      try {
-        const explanation = await explain(version, hit.image_id, query.text);
-        const regions = regionsAt(explanation, word.start, word.stop);
-        if (wish === lighting && regions !== null) light(one.querySelector("canvas"), one.querySelector("img"), regions, scaleOf(explanation));
-      } catch (error) {
-        if (wish === lighting && error.status !== 404) return;
-      }
-    }
-  };
-  await Promise.all([work(), work(), work()]);
 }
 
 function notice(error) {
@@ -197,68 +169,81 @@ function notice(error) {
 
 // ---------------------------------------------------------------------------------------------- viewer
 
-function open(place) {
-  query.hit = answer.hits[place].id;
+/** The column and the place of what is open. */
+function opened() {
+  const column = query.from === "beside" && isCompared() ? beside : first;
+  return [column, column.placeOf(query.hit)];
+}
+
+function open(column, place) {
+  query.hit = column.hits[place].id;
+  query.from = column === beside ? "beside" : "";
   history.pushState(history.state, "", addressOf(query));
   openFromAddress();
 }
 
 function openFromAddress() {
-  const place = answer.hits.findIndex((hit) => hit.id === query.hit);
+  const [column, place] = opened();
   if (place < 0) {
     closeViewer();
     return;
   }
-  const hit = answer.hits[place];
+  const hit = column.hits[place];
   const isQuery = query.text !== "" && query.kind !== "caption";
-  const text = (isQuery ? query.text : (hit.caption ?? "")).replace(/\s+/g, " ").trim().slice(0, about?.limits.text_characters ?? 1000);
-  showViewer(hit, { version: answer.fingerprint, text, isQuery, position: place, total: answer.hits.length }, {
-    onClose: () => leave(place),
+  const text = (isQuery ? query.text : (hit.caption ?? "")).replace(/\s+/g, " ").trim().slice(0, first.about?.limits.text_characters ?? 1000);
+  const { base, hits, answer } = column;
+  const name = isCompared() ? column.about.name : "";
+  showViewer(hit, { base, name, version: answer.fingerprint, text, isQuery, position: place, total: hits.length }, {
+    onClose: () => leave(column, place),
     onMove: move,
     onSimilar: similar,
   });
 }
 
 function move(step) {
-  const place = answer.hits.findIndex((hit) => hit.id === query.hit) + step;
-  if (place < 0 || place >= answer.hits.length) return;
-  query.hit = answer.hits[place].id;
+  const [column, place] = opened();
+  if (place + step < 0 || place + step >= column.hits.length) return;
+  query.hit = column.hits[place + step].id;
   history.replaceState(history.state, "", addressOf(query));
   openFromAddress();
 }
 
-function leave(place) {
-  const last = answer.hits.findIndex((hit) => hit.id === query.hit);
-  query.hit = "";
+function leave(column, place) {
+  const [, last] = opened();
+  query.hit = query.from = "";
   history.pushState(history.state, "", addressOf(query));
   closeViewer();
-  byId("grid").children[last < 0 ? place : last]?.querySelector("button").focus();
+  column.grid.children[last < 0 ? place : last]?.querySelector("button").focus();
 }
 
 const closeViewer = () => byId("viewer").close();
-const similar = (hit) => hit.image_id !== null && ask({ text: "", like: hit.image_id, image: null, kind: "" });
+
+/** More like a hit: by its image alone, or steered by words. */
+function similar(hit, words = "") {
+  if (hit.image_id !== null) ask({ text: words, text_weight: "", like: hit.image_id, image: null, kind: "" });
+}
 
 // --------------------------------------------------------------------------------------------- acting
 
 function takeImage(files) {
   const image = [...(files ?? [])].find((file) => file.type.startsWith("image/") || /\.tiff?$/i.test(file.name));
   if (image === undefined) return;
-  if (about !== null && image.size > about.limits.body_bytes - 10_000) {
-    notice(new ServerError(413, "This image is too large", `Send at most ${Math.floor(about.limits.body_bytes / 2 ** 20)} MB.`));
+  const most = first.about?.limits.body_bytes;
+  if (most !== undefined && image.size > most - 10_000) {
+    notice(new ServerError(413, "This image is too large", `Send at most ${Math.floor(most / 2 ** 20)} MB.`));
     return;
   }
   ask({ image, like: "", text: byId("text").value.replace(/\s+/g, " ").trim() });
 }
 
-function exportHits() {
-  const features = answer.hits.filter((hit) => hit.geometry !== null).map((hit) => ({
-    type: "Feature",
-    id: hit.id,
-    bbox: hit.bounds,
-    geometry: hit.geometry,
-    properties: { id: hit.id, score: hit.score, probability: hit.probability, caption: hit.caption, ...hit.metadata },
-  }));
-  download("hits.geojson", JSON.stringify({ type: "FeatureCollection", features }, null, 1), "application/geo+json");
+async function keepFile(format) {
+  const [name, type] = FILES[format];
+  byId("files").open = false;
+  try {
+    download(name, await searchFile("", parametersOf(query), query.image, format), type);
+  } catch (error) {
+    notice(error);
+  }
 }
 
 function toggleFilters(wanted = byId("filters").hidden) {
@@ -266,44 +251,16 @@ function toggleFilters(wanted = byId("filters").hidden) {
   byId("filters-toggle").setAttribute("aria-expanded", String(wanted));
 }
 
-/** The card in the next row or column; cards of a row share their upper edge. */
-function moveInGrid(key) {
-  const cards = [...byId("grid").querySelectorAll(".card")];
-  if (cards.length === 0) return false;
-  const here = cards.indexOf(document.activeElement);
-  const columns = cards.findIndex((one) => one.offsetTop > cards[0].offsetTop);
-  const row = columns < 0 ? cards.length : columns;
-  const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -row, ArrowDown: row }[key];
-  const next = here < 0 ? 0 : here + step;
-  if (next < 0 && key === "ArrowUp") byId("text").focus();
-  else cards[Math.min(next, cards.length - 1)]?.focus();
-  return true;
-}
-
-document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  const viewer = byId("viewer").open;
-  const writing = event.target.matches("input:not([type=range]):not([type=checkbox]), select, textarea");
-  if (event.key === "Escape") {
-    if (!viewer && !byId("filters").hidden) toggleFilters(false);
-    else if (writing && !viewer) event.target.blur();
-    return;
-  }
-  const arrows = event.key.startsWith("Arrow");
-  if (writing && !(event.target === byId("text") && event.key === "ArrowDown")) return;
-  let done = true;
-  if (viewer && (event.key === "ArrowLeft" || event.key === "ArrowRight")) move(event.key === "ArrowLeft" ? -1 : 1);
-  else if (event.key === "s" && (viewer || document.activeElement.matches(".card"))) {
-    const place = viewer ? answer.hits.findIndex((hit) => hit.id === query.hit) : Number(document.activeElement.closest("li").dataset.place);
-    similar(answer.hits[place]);
-  } else if (viewer || document.querySelector("dialog[open]")) done = false;
-  else if (arrows && !event.target.matches("input")) done = moveInGrid(event.key);
-  else if (arrows && event.target === byId("text")) done = moveInGrid(event.key);
-  else if (event.key === "/") byId("text").select();
-  else if (event.key === "?") byId("help").showModal();
-  else if (event.key === "f") toggleFilters();
-  else done = false;
-  if (done) event.preventDefault();
+followKeys({
+  move,
+  similar: () => {
+    const card = document.activeElement.closest?.(".card");
+    if (byId("viewer").open) {
+      const [column, place] = opened();
+      similar(column.hits[place]);
+    } else if (card) similar((card.closest("#beside") ? beside : first).hits[Number(card.closest("li").dataset.place)]);
+  },
+  filters: toggleFilters,
 });
 
 byId("search").onsubmit = (event) => {
@@ -320,9 +277,13 @@ byId("file").onchange = (event) => {
 byId("given-remove").onclick = () => ask({ image: null, like: "", text_weight: "" });
 byId("text-weight").onchange = (event) => ask({ text_weight: event.target.value });
 byId("filters-toggle").onclick = () => toggleFilters();
-followWords(byId("words"), (word) => lightGrid(word === null ? null : placeOf(word)));
+byId("compare-toggle").onclick = () => ask({ compare: query.compare === "" ? "1" : "" });
+followWords(byId("words"), (word) => {
+  for (const column of shownColumns()) column.light(word === null ? null : placeOf(word), query.text);
+});
 byId("help-open").onclick = () => byId("help").showModal();
-byId("export").onclick = exportHits;
+for (const button of byId("files").querySelectorAll("button")) button.onclick = () => keepFile(button.dataset.format);
+prepareSaved(() => query, (saved) => ask(saved));
 byId("map-toggle").onclick = () => {
   const toggle = byId("map-toggle");
   toggle.setAttribute("aria-pressed", String(toggle.getAttribute("aria-pressed") !== "true"));
@@ -334,6 +295,9 @@ document.querySelector(".brand").onclick = (event) => {
   ask({});
   byId("text").focus();
 };
+document.addEventListener("click", (event) => {
+  if (!byId("files").contains(event.target)) byId("files").open = false;
+});
 document.addEventListener("paste", (event) => {
   if (event.clipboardData.files.length > 0) takeImage(event.clipboardData.files);
 });
@@ -355,5 +319,6 @@ if (matchMedia("(max-width: 44rem)").matches) byId("map-toggle").setAttribute("a
 takeTokenFromAddress();
 query = readAddress();
 if (isEmpty(query)) byId("text").focus(); // else the keys are for the results
-loadInfo();
+const known = loadInfo();
+if (query.compare !== "") await known; // whether there is anything to compare with
 find();

@@ -1,6 +1,6 @@
 // The words of a text as buttons, and how much each speaks for an image.
 
-import { make } from "../shared/dom.js";
+import { make, percent } from "../shared/dom.js";
 import { bar } from "./svg.js";
 
 /** The words of a text with their places, blanks and punctuation left between. */
@@ -35,7 +35,8 @@ export function showEvidence(place, explanation) {
     if (met.length === 0) continue;
     const total = met.reduce((sum, word) => sum + word.positive + word.negative, 0);
     button.classList.toggle("against", total < 0);
-    button.title = `evidence ${total >= 0 ? "+" : "−"}${Math.abs(total).toFixed(3)}`;
+    const share = percent(Math.abs(total) / strongest);
+    button.title = `evidence ${total >= 0 ? "+" : "−"}${Math.abs(total).toFixed(3)}, ${share} of the strongest word here`;
     button.querySelector("svg")?.remove();
     button.append(bar(Math.abs(total) / strongest));
   }

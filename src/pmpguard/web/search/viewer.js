@@ -7,11 +7,14 @@ import { placeOf, showEvidence, showWords } from "./query_words.js";
 import { light, regionsAt, scaleOf, unlight } from "./regions.js";
 import { bar } from "./svg.js";
 
+const HINT = "Point at a word, or tap it, to see where it is.";
+const RELATIVE = "Bars and light are relative: longest and brightest is what is strongest in this image.";
+
 /**
- * Show a hit. `text` is what to explain, which is not the query when that was an image; handlers: `onClose`,
- * `onMove(step)`, `onSimilar(hit)`.
+ * Show a hit of the index asked below `base`. `text` is what to explain, which is not the query when that was an
+ * image; handlers: `onClose`, `onMove(step)`, `onSimilar(hit, words)`.
  */
-export function showViewer(hit, { version, text, isQuery, position, total }, handlers) {
+export function showViewer(hit, { base, name, version, text, isQuery, position, total }, handlers) {
   const dialog = byId("viewer");
   const image = make("img", { alt: hit.caption ?? hit.id });
   const canvas = make("canvas", { class: "heat", hidden: true });
@@ -27,35 +30,48 @@ export function showViewer(hit, { version, text, isQuery, position, total }, han
         "nav",
         {},
         button("‹", "Previous result", () => handlers.onMove(-1), "round"),
-        make("span", { class: "quiet" }, `${position + 1} of ${total}`),
+        make("span", { class: "quiet" }, [`${position + 1} of ${total}`, name].filter(Boolean).join(", ")),
         button("›", "Next result", () => handlers.onMove(1), "round"),
         button("×", "Close", handlers.onClose, "round close"),
       ),
-      text === "" ? null : make("section", {}, make("h3", {}, isQuery ? "Your words in this image" : "Its caption in this image"), words, hint),
+      text === "" ? null : make("section", {}, make("h3", {}, isQuery ? "Your words in this image" : "Its caption in this image"), words, hint, make("p", { class: "quiet relative" }, RELATIVE)),
       make("div", { class: "figures" }, probability(hit), figure("score", hit.score === null ? "–" : hit.score.toFixed(3))),
       hit.caption && isQuery ? make("section", {}, make("h3", {}, "Caption"), make("p", { class: "caption", dir: "auto" }, hit.caption)) : null,
+      more(),
       facts(hit),
-      button("Find similar", "Find similar images", () => handlers.onSimilar(hit), "primary similar"),
     ),
   );
-  if (hit.image_id !== null) showImage(image, hit.image_id, 1600);
+  if (hit.image_id !== null) showImage(image, base, hit.image_id, 1600);
   if (text !== "" && hit.image_id !== null) explainHere();
   if (!dialog.open) dialog.showModal();
   dialog.oncancel = (event) => {
     event.preventDefault();
     handlers.onClose();
   };
-  dialog.onclick = (event) => event.target === dialog && handlers.onClose();
+  dialog.onclick = (event) => {
+    if (event.target === dialog) handlers.onClose();
+  };
+
+  /** More like this image, as it is or steered by words. */
+  function more() {
+    const wish = make("input", { type: "text", maxLength: 1000, placeholder: "but with …", autocomplete: "off", "aria-label": "More like this, but with" });
+    const form = make("form", { class: "more" }, wish, make("button", { type: "submit", class: "primary similar" }, "Find similar"));
+    form.onsubmit = (event) => {
+      event.preventDefault();
+      handlers.onSimilar(hit, wish.value.replace(/\s+/g, " ").trim());
+    };
+    return make("section", { class: "like" }, make("h3", {}, "More like this"), form);
+  }
 
   async function explainHere() {
-    hint.textContent = "Point at a word, or tap it, to see where it is.";
+    hint.textContent = HINT;
     let wanted = null;
     let explanation = null;
     const show = () => {
       const regions = wanted && explanation && image.naturalWidth ? regionsAt(explanation, wanted.start, wanted.stop) : null;
       if (regions === null) unlight(canvas);
       else light(canvas, image, regions, scaleOf(explanation));
-      if (explanation) hint.textContent = regions === null ? "Point at a word, or tap it, to see where it is." : canvas.dataset.lit === "true" ? `Lit: where “${wanted.text}” is found.` : `“${wanted.text}” is not found in this image.`;
+      if (explanation) hint.textContent = regions === null ? HINT : canvas.dataset.lit === "true" ? `Lit: where “${wanted.text}” is found.` : `“${wanted.text}” is not found in this image.`;
     };
     showWords(words, text);
     followWords(words, (word) => {
@@ -64,7 +80,7 @@ export function showViewer(hit, { version, text, isQuery, position, total }, han
     });
     image.onload = show;
     try {
-      explanation = await explain(version, hit.image_id, text);
+      explanation = await explain(base, version, hit.image_id, text);
       showEvidence(words, explanation);
       show();
     } catch (error) {

@@ -1,0 +1,94 @@
+"""What is in deploy/: its steps run as far as they can without Docker; the check notices what is wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "deploy"
+GIVEN = {"PGPASSWORD": "", "PMPGUARD_TOKEN": "", "IMAGES": "", "MODEL": ""}
+
+
+@pytest.fixture(scope="module")
+def check() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("deploy_check", FOLDER / "check.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_the_image_of_the_dockerfile_serves_and_the_files_beside_it_hold_together():
+    pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+    command = [sys.executable, str(FOLDER / "check.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("all as it should be\n") and "left out" in done.stdout
+
+
+def test_compose_and_its_variables(check):
+    text = (FOLDER / "compose.yaml").read_text(encoding="utf-8")
+    assert check.variables(FOLDER / "example.env") == GIVEN
+    check.check_compose(text, GIVEN)
+    for right, wrong, message in [
+        ("127.0.0.1:8000:8000", "8000:8000", "open to everybody"),
+        ("index:/data", "indices:/data", "volume indices"),
+        ("      database:\n        condition", "      databse:\n        condition", "no service"),
+        ("pgvector/pgvector:0.8.1-pg17", "pgvector/pgvector", "database: 'pgvector/pgvector'"),
+        ("dockerfile: deploy/Dockerfile", "dockerfile: Dockerfile", "search: no "),
+        ("${IMAGES:", "${PICTURES:", "example.env lacks"),
+    ]:
+        assert right in text
+        with pytest.raises(check.Failure, match=message):
+            check.check_compose(text.replace(right, wrong), GIVEN)
+    with pytest.raises(check.Failure, match="holds a value"):
+        check.check_compose(text, GIVEN | {"PGPASSWORD": "secret"})
+
+
+def test_compose_asks_docker_compose_where_there_is_one(check, tmp_path, capsys):
+    path = FOLDER / "compose.yaml"
+    check.check_compose_schema(path, GIVEN)
+    if check.compose_program() is None:
+        assert "Docker Compose is not here" in capsys.readouterr().out
+        pytest.skip("Docker Compose is not here")
+    assert "config: well" in capsys.readouterr().out
+    text = path.read_text(encoding="utf-8")
+    wrong = tmp_path / "compose.yaml"
+    wrong.write_text(text.replace("restart:", "restat:"), encoding="utf-8")
+    with pytest.raises(check.Failure, match="restat"):
+        check.check_compose_schema(wrong, GIVEN)
+    wrong.write_text(re.sub(r":\?[^}]+", ":-/given", text), encoding="utf-8")
+    with pytest.raises(check.Failure, match="without a password"):
+        check.check_compose_schema(wrong, GIVEN)
+
+
+def test_the_unit(check, tmp_path):
+    text = (FOLDER / "pmpguard.service").read_text(encoding="utf-8")
+    check.check_unit(FOLDER / "pmpguard.service")
+    wrong = tmp_path / "pmpguard.service"
+    wrong.write_text(text.replace("ProtectHome=", "ProtectHouse="), encoding="utf-8")
+    with pytest.raises(check.Failure, match=r"ProtectHouse.* in \[Service\]"):
+        check.check_unit(wrong)
+
+
+def test_an_image_that_runs_as_root_or_cannot_be_watched_is_noticed(check, tmp_path):
+    port = {"PMPGUARD_PORT": "8000"}
+    good = {"USER": "pmpguard", "EXPOSE": "8000", "HEALTHCHECK": "CMD true"}
+    check.check_settings(good, port)
+    for name, value in [("USER", "root"), ("EXPOSE", "80"), ("HEALTHCHECK", "NONE")]:
+        with pytest.raises(check.Failure, match=name):
+            check.check_settings(good | {name: value}, port)
+    image = check.Image(tmp_path, full=False)
+    with pytest.raises(check.Failure, match="without a version"):
+        image.do("FROM", "python")
+    with pytest.raises(check.Failure, match="not in the repository"):
+        image.do("COPY", "nothing ./")
+    with pytest.raises(check.Failure, match="exit code 3"):
+        image.do("RUN", "exit 3")
