@@ -199,7 +199,7 @@ def test_nothing_is_overwritten(report, tmp_path):
         clean(folder, tmp_path / "a.parquet")
     with pytest.raises(ConfigError, match="cannot be written"):
         clean(folder, tmp_path / "b", format="nwpu")
-    with pytest.raises(ConfigError, match="say which with --format, one of karpathy"):
+    with pytest.raises(ConfigError, match="say which with --format, one of coco, karpathy"):
         clean(folder, tmp_path / "b.txt")
     assert (tmp_path / "a.parquet").read_text() == "mine"
     (tmp_path / "c.parquet.diff.txt").write_text("mine")

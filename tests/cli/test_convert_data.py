@@ -54,7 +54,7 @@ def test_parquet_finds_its_images_again(source: Path, tmp_path: Path) -> None:
 
 def test_wrong_targets_and_splits(source: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"does not name a format\nFix: say which with --to, one of karpathy"
+        ConfigError, match=r"does not name a format\nFix: say which with --to, one of coco, karpathy"
     ):
         convert(source, tmp_path / "out")
     with pytest.raises(DataError, match="exists already"):

@@ -1,10 +1,12 @@
+import importlib
+import inspect
 import json
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from pmpguard.cli.main import main
+from pmpguard.cli.main import VERBS, main
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_sheet_is_a_image_and_depends_on_the_seed(dataset, tmp_path, capsys):
             str(path),
             "--count",
             "6",
-            "--columns",
+            "--across",
             "3",
             "--seed",
             seed,
@@ -103,3 +105,33 @@ def test_convert_is_reachable(dataset, tmp_path):
     from pmpguard.cli import data
 
     assert data.convert.__module__ == "pmpguard.cli.convert_data"
+
+
+READS_PAIRS = (
+    "data check", "data stats", "data convert", "data sheet", "corrupt", "corrupt import", "train", "table",
+    "evaluate", "audit", "embed", "index add", "up", "corrupt export",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", READS_PAIRS)
+def test_every_command_that_reads_pairs_takes_their_columns_and_format(verb):
+    module, name, _ = VERBS[verb]
+    options = inspect.signature(getattr(importlib.import_module(f"pmpguard.cli.{module}"), name)).parameters
+    assert {"columns", "format", "images"} <= options.keys()
+
+
+def test_columns_reach_check_sheet_corrupt_and_train(dataset, tmp_path, capsys):
+    lines = [json.loads(line) for line in dataset.read_text().splitlines()]
+    odd = tmp_path / "odd.csv"
+    rows = [f"{line['image']};{line['caption']};{line['split']}" for line in lines]
+    odd.write_text("\n".join(["Bild;Satz;Menge", *rows]) + "\n")
+    columns = ["--columns", "image=Bild,caption=Satz,split=Menge"]
+    assert main(["data", "check", str(odd), *columns, "--progress", "false"]) == 0
+    assert main(["data", "sheet", str(odd), *columns, "--out", str(tmp_path / "sheet.png")]) == 0
+    assert main(["corrupt", str(odd), str(tmp_path / "noise.json"), "0.25", *columns]) == 0
+    assert "4 of 16 captions are now mismatched" in capsys.readouterr().out
+    assert main(["train", str(tmp_path / "run"), "--dataset", str(odd)]) == 1
+    error = capsys.readouterr().err
+    assert "no column for the image" in error and "found Bild, Satz, Menge" in error
+    assert main(["train", str(tmp_path / "run"), "--dataset", str(odd), *columns]) == 1
+    assert "no split 'val'" in capsys.readouterr().err  # the pairs were read

@@ -75,11 +75,16 @@ commands:
   data scenes     write the synthetic scenes as a dataset
   corrupt         mismatch a seeded, fingerprinted share of the training captions
   corrupt import  read the noise of another project from its index file
+  corrupt export  write a noise file in NCR's or RRSITR's form
   convert         turn an OpenCLIP or OpenAI checkpoint into a Hugging Face CLIP folder
+  export          a model as ONNX, or as a CLIP of transformers or OpenCLIP
+  push            put a model on the Hugging Face Hub, with a card
   train           train a retriever, select it on validation, measure it once on test
+  methods         the training methods, and what the settings of each mean
   table           run a recipe's methods, rates and seeds, and render the table
   evaluate        recalls of any model directory on any dataset
   audit           say which captions of a dataset are wrong and what they should be
+  audit export    an audit's issues for FiftyOne, Label Studio, spreadsheets
   clean           write the dataset that an audit, and your decisions, leave
   figure          draw audited pairs: image, wrong words, the caption it should have
   tile            cut GeoTIFF scenes into overlapping tiles that keep their coordinates
@@ -87,11 +92,14 @@ commands:
   index build     make a searchable index of an embedding
   index add       add images to an index without building it again
   index remove    remove images from an index
+  index tune      store the vectors of an index in fewer bytes, to a stated agreement
   index verify    name any file of an index that is missing or changed
+  index export    vectors as GeoParquet with a STAC collection, for map tools
   index info      what an index holds and can be filtered by
   search          find images or captions by text, image, or both
   serve           the search page and its API over an index
   up              from a folder of images to a search page in one step
+  completion      what bash, zsh or fish need to complete commands and options
 
 `pmpguard COMMAND --help` shows its options. Every command takes --config FILE.yaml, overrides
 such as --train.epochs 5, and --json for machine-readable output.
@@ -171,10 +179,8 @@ def test_positional_only_words_with_a_default_may_be_left_out(capsys) -> None:
 
 
 def test_help_of_a_verb_lists_each_option_once(capsys):
-    with pytest.raises(SystemExit) as flagged:
-        cli.main(["sample", "--help"])
+    assert cli.main(["sample", "--help"]) == 0
     text = capsys.readouterr().out
-    assert flagged.value.code == 0
     assert text.count("an option of two words") == 1 and "A verb for tests." in text
 
 
@@ -226,7 +232,10 @@ def test_of_several_processes_only_the_first_prints(monkeypatch, capsys):
         (["evalute"], "unknown command 'evalute'\nDid you mean `pmpguard evaluate`?\n"),
         (["sample"], "path"),
         (["sample", "a", "--colour", "red"], "unknown option --colour\nFix: `pmpguard sample --help`"),
-        (["sample", "a", "--train.epochs", "many"], "--train.epochs: Expected a int. Got value: many\nFix:"),
+        (
+            ["sample", "a", "--train.epochs", "many"],
+            "--train.epochs: Expected a whole number. Got value: many\n",
+        ),
         (["sample", "a", "--train.speed", "3"], "unknown option --train.speed\n"),
         (
             ["sample", "a", "--train.epoch", "3"],

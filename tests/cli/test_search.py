@@ -27,6 +27,7 @@ from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 VERBS = {
     "embed": embed_command.embed, "index build": index_command.build, "index add": index_command.add,
     "index remove": index_command.remove, "index verify": index_command.verify,
+    "index tune": index_command.tune,
     "index info": index_command.info, "search": search_command.search,
 }  # fmt: skip
 
@@ -120,6 +121,33 @@ def test_a_box_west_of_greenwich(made, capsys):
     assert capsys.readouterr().out == "nothing found among 30 images\n"
 
 
+def test_the_nearest_to_a_place_come_first(made, tmp_path, capsys):
+    images = tmp_path / "images"
+    images.mkdir()
+    for number in range(4):
+        Image.new("RGB", (64, 64), (60 * number, 0, 0)).save(images / f"{number}.png")
+    table = {"id": list("wxyz"), "image": [f"{number}.png" for number in range(4)]}
+    places = {"lon": [8.0, 7.5, None, -170.0], "lat": [47.0, 47.0, None, 0.0]}
+    pq.write_table(pa.table({**table, **places}), images / "metadata.parquet")
+    words = (images, "--model", made / "model", "--out", tmp_path / "emb", "--progress", "false")
+    assert run("embed", *words) == 0
+    assert run("index build", tmp_path / "index", "--embeddings", tmp_path / "emb") == 0
+    hits = told(capsys, "search", tmp_path / "index", "--near", "7.4,47.0")["hits"]
+    assert [hit["id"] for hit in hits] == ["x", "w", "z"]
+    away = [hit["metadata"]["distance_km"] for hit in hits]
+    assert away[:2] == pytest.approx([7.58, 45.5], abs=0.1) and [-hit["score"] for hit in hits] == away
+    assert told(capsys, "search", tmp_path / "index", "--near", "7.4,47.0", "-k", 1)["hits"] == hits[:1]
+    near = told(capsys, "search", tmp_path / "index", "field", "--near", "7.4,47.0", "--radius", 50)["hits"]
+    assert {hit["id"] for hit in near} == {"w", "x"} and near[0]["score"] > near[1]["score"]
+    assert {hit["metadata"]["distance_km"] for hit in near} == set(away[:2])
+    box = told(capsys, "search", tmp_path / "index", "--near=-171,-1,-169,1", "--radius", 1)["hits"]
+    assert [(hit["id"], hit["score"]) for hit in box] == [("z", 0.0)]
+    assert run("search", tmp_path / "index", "--near", "7.4,47.0") == 0
+    assert "km" in capsys.readouterr().out.splitlines()[0]
+    with pytest.raises(PmpguardError, match="how near"):
+        run("search", tmp_path / "index", "field", "--near", "7.4,47.0")
+
+
 def test_repeated_conditions_and_numbers(made, tmp_path, capsys):
     images = tmp_path / "images"
     images.mkdir()
@@ -208,6 +236,32 @@ def test_adding_removing_and_looking_at_an_index(made, tmp_path, capsys):
     assert "all as they were written" in capsys.readouterr().out
 
 
+def test_tuning_prints_a_table_and_stores_the_smallest_that_agrees(made, tmp_path, capsys):
+    index = tmp_path / "index"
+    shutil.copytree(made / "index", index)
+    quiet = ("--progress", "false")
+    told_only = told(capsys, "index tune", index, "--agreement", "0.9", "--write", "false", *quiet)
+    assert told_only["version"] is None and told_only["queries"] == "captions"
+    assert run("index tune", index, "--agreement", "0.9", *quiet) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["codec", "bytes", "an", "image", "agreement", "at", "least", "same", "best"]
+    assert [line.split()[0] for line in lines[1:-2]] == [row["codec"] for row in told_only["table"]]
+    assert [line.split()[0] for line in lines if line.endswith("<-")] == [told_only["codec"]]
+    assert lines[-1] == f"{index}: version 000002, vectors as {told_only['codec']}"
+    info = told(capsys, "index info", index)
+    row = next(row for row in told_only["table"] if row["codec"] == told_only["codec"])
+    assert info["codec"]["agreement"] == row["agreement"] and info["image_bytes"] == row["image_bytes"]
+    assert run("index info", index) == 0
+    assert (
+        f"vectors: {row['codec']} (agreement with float16 {row['agreement']:.3f})" in capsys.readouterr().out
+    )
+    words = ("--embeddings", made / "emb", "--codec", "2bit-8d", *quiet)
+    assert run("index build", tmp_path / "built", *words) == 0
+    assert told(capsys, "index info", tmp_path / "built")["codec"]["name"] == "2bit-8d"
+    with pytest.raises(ConfigError, match="'7bit' is unknown"):
+        run("index build", tmp_path / "other", "--embeddings", made / "emb", "--codec", "7bit")
+
+
 def test_adding_an_embedding_of_the_same_images_changes_nothing(made, tmp_path, capsys):
     shutil.copytree(made / "index", tmp_path / "index")
     change = told(capsys, "index add", tmp_path / "index", made / "emb")
@@ -245,7 +299,7 @@ def test_embedding_again_and_with_bad_images(made, tmp_path, capsys):
     assert run("embed", *words) == 3
     captured = capsys.readouterr()
     assert "bad.png: the file is empty" in captured.out and "embedding" in captured.err
-    with pytest.raises(ConfigError, match="--model DIR --out FOLDER"):
+    with pytest.raises(ConfigError, match="give --out FOLDER"):
         run("embed", images)
     with pytest.raises(ConfigError, match="--embeddings FOLDER"):
         run("index build", tmp_path / "index")

@@ -61,7 +61,7 @@ def test_a_damaged_scene_sets_the_exit_code_and_is_in_the_report(tmp_path, capsy
     assert [problem["image"] for problem in report["problems"]] == [str(tmp_path / "in" / "b.tif")]
 
 
-@pytest.mark.parametrize("text", ["red", "1,2,", "0,1,2", "1;2;3"])
+@pytest.mark.parametrize("text", ["1,2,", "0,1,2", "-1", ","])
 def test_bands_that_are_no_numbers(text):
     with pytest.raises(ConfigError, match="bands"):
         parse_bands(text)

@@ -223,7 +223,7 @@ def test_wrong_usage_is_refused_before_anything_runs(
 def test_ctrl_c_says_how_to_continue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise Interrupted("stopped at step 3 of 9; run the same command again to continue")
 
     monkeypatch.setattr(command, "run_experiment", stopped)
@@ -249,7 +249,7 @@ def test_a_dataset_without_splits_is_trained_and_measured_on_images_held_out(
     archive = tmp_path / "archive"  # a name that speaks of no split
     archive.mkdir()
     (archive / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    plain = ["--dataset", str(archive / "pairs.jsonl")]
+    plain = ["--dataset", str(archive / "pairs.jsonl"), "--allow_outside"]
     train = ["train", str(tmp_path / "run"), *plain, "--train", json.dumps(SMALL)]
     assert main(train) == 1
     told = capsys.readouterr().err
@@ -263,3 +263,14 @@ def test_a_dataset_without_splits_is_trained_and_measured_on_images_held_out(
     again = json.loads(capsys.readouterr().out)
     assert again["images"] == 7 and again["rankings"]["awareness"] == trained["rankings"]["awareness"]
     assert main(measure) == 1
+
+
+@pytest.mark.slow
+def test_a_new_run_says_beforehand_what_it_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", str(tmp_path / "run"), "--scenes", "40", "--train.epochs", "1"]
+    words += [word for name in ("vision", "text") for word in (f"--train.model.{name}", "tiny")]
+    words += ["--train.batch_size", "40", "--train.model.image_size", "64", "--train.model.dim", "32"]
+    told = "1 epochs of infonce take less than a minute and 0.0 GB for model and images here"
+    for expected in (1, 0):  # a run that goes on, or is finished, says nothing
+        assert main([*words, "--train.method", "infonce", "--train.device", "cpu"]) == 0
+        assert capsys.readouterr().err.count(told) == expected

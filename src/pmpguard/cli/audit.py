@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,15 @@ from typing import Any
 from pmpguard.audit.api import holds_embeddings_only
 from pmpguard.audit.audit import AuditConfig, AuditOutcome, audit_dataset
 from pmpguard.audit.crossfit import CrossfitConfig
+from pmpguard.audit.report import REPORT_PAIRS
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import SURE_ENOUGH, AuditSummary
 from pmpguard.config import to_dict
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.formats.embeddings import read_clip_embeddings
+from pmpguard.engine.parts import Engine, EngineName
+from pmpguard.remote import as_path, full_path, output_folder
+from pmpguard.safe_text import tell
 from pmpguard.training.interrupt import Interrupted
 
 USUAL = CrossfitConfig()
@@ -95,8 +98,13 @@ def audit(
     heat_maps: int = 2000,
     bootstrap: int = 100,
     quick: bool = False,
+    report_pairs: int = REPORT_PAIRS,
     crossfit: CrossfitConfig = USUAL,
     judge: Path | None = None,
+    columns: str | None = None,
+    workers: int = 1,
+    engine: EngineName = "local",
+    address: str | None = None,
 ) -> AuditReport | AuditStopped:
     """Judge every pair of a dataset and write a report to review: wrong captions, and better ones.
 
@@ -106,7 +114,8 @@ def audit(
 
     Args:
         dataset: a dataset in any known format; a folder of embeddings is one, too, judged by them
-        out: the folder to write the report to: a new one, or an earlier report, which is replaced
+        out: the folder to write the report to: a new one, or an earlier report, which is replaced; also at
+            an address (s3://, gs://, hf://)
         model: folder of a trained model that judges, instead of judges trained on the dataset
         embeddings: folder to judge by, with img_emb, text_emb and metadata as clip-retrieval and
             `pmpguard embed` write them
@@ -117,25 +126,39 @@ def audit(
         heat_maps: for how many of the most suspicious pairs to keep where each word is found
         bootstrap: resamples for the interval of the mismatch rate, 0 for none
         quick: train no judges: pretrained encoders tell what they know. No words are judged
+        report_pairs: how many of the most suspicious pairs the page shows; issues.parquet has all
         crossfit: how judges are trained, where neither a model nor embeddings are given
         judge: one more kind of evidence beside all other: a folder of vectors of any CLIP, as --embeddings,
             or of a model. It counts as far as it agrees with the dataset's own evidence
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B
+        workers: processes of this machine that share the look at the images and, with --quick, the encoding
+        engine: local, or ray: the tasks of a Ray cluster share that work, and OUT is a folder all nodes see
+        address: HOST:PORT of the Ray cluster; without one a cluster of --workers is started here
     """
     chosen = None if splits is None else tuple(name.strip() for name in splits.split(",") if name.strip())
-    config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit, quick)
+    config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit, quick, report_pairs)
+    dataset, out = as_path(dataset), as_path(out)
     check_report_folder(out, dataset)
     if model is None and embeddings is None and holds_embeddings_only(dataset):
         tell(f"{dataset}: a folder of embeddings, judged by them (--embeddings {dataset})")
         embeddings = dataset
-    if embeddings is not None and dataset.resolve() == embeddings.resolve():
+    if embeddings is not None and full_path(dataset) == full_path(embeddings):
         table = read_clip_embeddings(embeddings).table
         table = table if images is None else replace(table, root=images)
     else:
-        table = read_pairs(dataset, format=format, images=images)
+        table = read_pairs(dataset, columns, format=format, images=images)
     try:
-        outcome = audit_dataset(
-            table, out, config, model=model, embeddings=embeddings, judge=judge, tell=tell
-        )
+        with output_folder(out) as folder:
+            outcome = audit_dataset(
+                table,
+                folder,
+                config,
+                model=model,
+                embeddings=embeddings,
+                judge=judge,
+                tell=tell,
+                engine=Engine(workers, engine, address, folder / ".parts"),
+            )
     except Interrupted as stop:
         return AuditStopped(out, str(stop))
     return AuditReport(out, outcome)
@@ -147,8 +170,3 @@ def issue_line(summary: AuditSummary) -> str:
     unknown = [kind for kind, count in summary.issues.items() if count is None]
     not_looked = f"; not looked for: {', '.join(unknown)}" if unknown else ""
     return f"other issues: {', '.join(counts) or 'none'}{not_looked}"
-
-
-def tell(text: str) -> None:
-    """Say on stderr what goes on: an audit takes minutes."""
-    print(text, file=sys.stderr, flush=True)

@@ -6,13 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pmpguard.audit.cleaning import Policy, clean_pairs, difference_files, read_decisions, write_difference
+from pmpguard import __version__
+from pmpguard.audit.cleaning import (
+    CleanedPairs,
+    Policy,
+    clean_pairs,
+    difference_files,
+    read_decisions,
+    write_difference,
+)
 from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY, read_issues, read_summary
-from pmpguard.audit.rows import SURE_ENOUGH
+from pmpguard.audit.rows import SURE_ENOUGH, AuditSummary
 from pmpguard.cli.convert_data import format_of_target
 from pmpguard.config import to_dict
 from pmpguard.data.formats import FORMATS, read_pairs, write_pairs
 from pmpguard.errors import ConfigError, DataError
+from pmpguard.files import new_together
 
 
 @dataclass(frozen=True)
@@ -58,8 +67,9 @@ def clean(
         report: folder that `pmpguard audit` wrote
         out: the file or folder to write; neither it nor its .diff files may exist yet
         policy: what becomes of pairs judged wrong that no decision is about
-        decisions: JSON file saved from the report's page
-        format: of the result, when its ending does not tell; a name without an ending is a folder
+        decisions: JSON file saved from the report's page, or exported from Label Studio
+        format: of the result, when its ending does not tell; a name without an ending is an image folder
+            as load_dataset reads it; hub (parquet with images), coco and webdataset are folders, too
         min_probability: how sure a proposal must be under policy 'rematch', 0 to 1
         images: the folder that holds the images, when they have moved since the audit
     """
@@ -70,9 +80,6 @@ def clean(
     if policy == "weight" and not FORMATS[chosen].keeps_columns:
         keeping = ", ".join(name for name, kind in FORMATS.items() if kind.write and kind.keeps_columns)
         raise ConfigError(f"{chosen} has no place for weights", fix=f"use one of {keeping}")
-    for path in (out, *difference_files(out)):
-        if path.exists() and (path.is_file() or any(path.iterdir())):
-            raise DataError(f"{path}: exists already", fix="choose a new name or remove it first")
     summary, rows = read_summary(report / SUMMARY), read_issues(report / ISSUES)
     table = read_pairs(report / PAIRS, format="parquet", images=images)
     if table.fingerprint != summary.dataset:
@@ -81,8 +88,9 @@ def clean(
         )
     decided = read_decisions(decisions, summary.dataset, table.column("pair_id")) if decisions else {}
     cleaned = clean_pairs(table, rows, policy, decided, min_probability=min_probability)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_pairs(cleaned.table, out, chosen)
+    with new_together(out, *difference_files(out)):
+        difference = write_difference(out, table, cleaned)
+        write_pairs(cleaned.table, out, chosen, _provenance(summary, cleaned, policy))
     notes = [f"the audit said: {warning}" for warning in summary.warnings]
     if not FORMATS[chosen].keeps_columns:
         notes.append(f"{chosen} has no place for the provenance of pairs; it is in the list of changes")
@@ -91,8 +99,22 @@ def clean(
         notes.append(f"images stay in {root}; read the result with --images {root}")
     return CleanReport(
         out, chosen, len(table), len(cleaned.table), cleaned.counts,
-        write_difference(out, table, cleaned), tuple(notes),
+        difference, tuple(notes),
     )  # fmt: skip
+
+
+def _provenance(summary: AuditSummary, cleaned: CleanedPairs, policy: Policy) -> list[str]:
+    """Lines for a dataset's card: what was audited, by what, and what was done."""
+    interval = summary.mismatch_interval
+    said = "" if interval is None else f" (95 % interval {interval[0]:.1%} to {interval[1]:.1%})"
+    return [
+        f"Cleaned by pmpguard {__version__} under policy {policy!r} from the {summary.pairs:,} pairs with "
+        f"fingerprint {summary.dataset}.",
+        f"Estimated noise rate before cleaning: {summary.mismatch_rate:.1%}{said}.",
+        f"Judged by: {summary.model}.",
+        f"Pairs: {', '.join(f'{count:,} {what}' for what, count in cleaned.counts.items())}.",
+        *(f"The audit said: {warning}" for warning in summary.warnings),
+    ]
 
 
 def format_of_name(out: Path) -> str:

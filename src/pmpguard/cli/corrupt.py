@@ -1,4 +1,4 @@
-"""`pmpguard corrupt`: mismatch a known share of the captions. `corrupt import`: read others' noise files."""
+"""`pmpguard corrupt`: mismatch a known share of the captions; `import`, `export`: others' noise files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy as np
 from pmpguard.config import to_dict
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.pairs import PairTable
-from pmpguard.errors import ConfigError
+from pmpguard.errors import ConfigError, DataError
+from pmpguard.files import sha256_file
 from pmpguard.models.retriever import Retriever
+from pmpguard.noise.exported import save_index, save_rrsitr, to_image_index, to_permutation
 from pmpguard.noise.imported import from_image_index, from_permutation, read_captions, read_index
 from pmpguard.noise.inject import Corruption, Level, Mode, corrupt_pairs, partial_corruption
-from pmpguard.noise.manifest import save_manifest
+from pmpguard.noise.manifest import apply_manifest, save_manifest
 from pmpguard.noise.similarity import filter_by_encoder, filter_by_scores
 
 EXAMPLES = 3
@@ -67,6 +69,19 @@ class CorruptReport:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class ExportReport:
+    """A noise file in another form."""
+
+    out: Path
+    form: str
+    wrong: int
+    sha256: str
+
+    def as_text(self) -> str:
+        return f"wrote {self.out} ({self.form}): {self.wrong:,} mismatched pairs, sha256 {self.sha256}"
+
+
 def corrupt(
     dataset: Path,
     out: Path,
@@ -81,6 +96,7 @@ def corrupt(
     write_pairs: Path | None = None,
     format: str | None = None,
     images: Path | None = None,
+    columns: str | None = None,
 ) -> CorruptReport:
     """Mismatch a known share of a dataset's captions and write which ones as a noise file.
 
@@ -99,13 +115,14 @@ def corrupt(
         write_pairs: also write the corrupted pairs, as parquet
         format: the dataset's format, when it cannot be told from the path
         images: the folder that holds the images, when it is not beside the dataset
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B
     """
     _check_targets(out, write_pairs)
     if (mode == "partial") != (wrong_captions is not None):
         raise ConfigError("mode 'partial' and --wrong-captions go together", fix="give both, or neither")
     if mode == "partial" and (level != "caption" or similarity is not None):
         raise ConfigError("mode 'partial' takes neither level 'image' nor a similarity", fix="leave them out")
-    table = read_pairs(dataset, format=format, images=images)
+    table = read_pairs(dataset, columns, format=format, images=images)
     if wrong_captions is not None:
         corruption = partial_corruption(table, read_captions(wrong_captions, table), rate, seed, split)
     else:
@@ -129,6 +146,7 @@ def import_noise(
     write_pairs: Path | None = None,
     format: str | None = None,
     images: Path | None = None,
+    columns: str | None = None,
 ) -> CorruptReport:
     """Turn the .npy index file of another project into a noise file.
 
@@ -144,12 +162,53 @@ def import_noise(
         write_pairs: also write the corrupted pairs, as parquet
         format: the dataset's format, when it cannot be told from the path
         images: the folder that holds the images, when it is not beside the dataset
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B
     """
     _check_targets(out, write_pairs)
     values = read_index(index)
-    table = read_pairs(dataset, format=format, images=images)
+    table = read_pairs(dataset, columns, format=format, images=images)
     make = from_permutation if kind == "permutation" else from_image_index
-    return _write(table, make(table, values, split), out, write_pairs)
+    try:
+        made = make(table, values, split)
+    except DataError as error:
+        raise DataError(f"{index}: {error.message}", fix=error.fix) from error
+    return _write(table, made, out, write_pairs)
+
+
+def export_noise(
+    dataset: Path,
+    noise: Path,
+    out: Path,
+    kind: Literal["image_of_caption", "permutation"] = "image_of_caption",
+    format: str | None = None,
+    images: Path | None = None,
+    columns: str | None = None,
+) -> ExportReport:
+    """Write a noise file in the form of another project, for its code to train on.
+
+    A name ending in .npy gets NCR's index, one in .csv RRSITR's list of training pairs.
+
+    Args:
+        dataset: the dataset the noise file was made for, in any known format
+        noise: the noise file that `pmpguard corrupt` wrote
+        out: the file to write, .npy or .csv
+        kind: what an index holds: 'image_of_caption' (NCR's: the image each caption was put to) or
+            'permutation' (whose caption each pair takes)
+        format: the dataset's format, when it cannot be told from the path
+        images: the folder that holds the images, when it is not beside the dataset
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B
+    """
+    if out.suffix not in (".npy", ".csv"):
+        raise ConfigError(f"{out}: neither .npy nor .csv", fix="end its name in one of them")
+    corruption = apply_manifest(read_pairs(dataset, columns, format=format, images=images), noise)
+    if out.suffix == ".csv":
+        save_rrsitr(corruption, out)
+    else:
+        chosen = to_image_index if kind == "image_of_caption" else to_permutation
+        save_index(chosen(corruption), out)
+    return ExportReport(
+        out, "RRSITR" if out.suffix == ".csv" else kind, int(corruption.is_noisy.sum()), sha256_file(out)
+    )
 
 
 def _check_targets(out: Path, write_pairs: Path | None) -> None:

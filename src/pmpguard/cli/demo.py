@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pmpguard.audit.report_folder import write_report_folder
 from pmpguard.audit.report_training import audit_training
+from pmpguard.cli.train import tell_main
 from pmpguard.config import to_dict
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.errors import MissingExtraError
@@ -75,10 +76,10 @@ def demo(
 
     Args:
         out: folder for the runs, the plot of their learning and the report.
-        scenes: number of scenes.
+        scenes: number of scenes to draw.
         rate: share of the training captions that are mismatched.
         seed: of the noise and the training.
-        epochs: of each training.
+        epochs: passes over the pairs of each training.
         encoders: frozen pretrained ones (extra "weights"), or tiny ones trained from scratch.
     """
     started = time.perf_counter()
@@ -87,7 +88,7 @@ def demo(
     results = {}
     for method, settings in METHODS.items():
         config = replace(base, train=replace(base.train, method=method, settings=settings))
-        results[method] = run_experiment(config, out / method, data)
+        results[method] = run_experiment(config, out / method, data, tell_main)
     with contextlib.suppress(MissingExtraError):  # without matplotlib there is no plot
         plot_learning({method: out / method for method in METHODS}, out / "learning.png")
     page = write_report_folder(out / "report", audit_training(results["pmpguard"], data))

@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from pmpguard.device import pick_device
+from pmpguard.engine.parts import Engine, EngineName
 from pmpguard.errors import ConfigError
+from pmpguard.models.hub import DEFAULT_FOLDER, DEFAULT_TOLD
+from pmpguard.remote import as_path, output_folder
+from pmpguard.safe_text import tell
 from pmpguard.search.embed import EmbeddingReport, embed_source
 from pmpguard.search.sources import open_source
 
@@ -20,7 +24,10 @@ def embed(
     columns: str | None = None,
     prefix: str = "",
     device: str = "auto",
-    workers: int = 2,
+    threads: int = 2,
+    workers: int = 1,
+    engine: EngineName = "local",
+    address: str | None = None,
     progress: bool = True,
 ) -> EmbeddingReport:
     """Embed images, and captions where there are any, into a folder of vectors others can read.
@@ -30,26 +37,36 @@ def embed(
     is embedded.
 
     Args:
-        source: a folder of images, a dataset in any known format, tar shards, or one image.
-        model: a model directory.
-        out: the folder to write, or to go on with.
+        source: a folder of images, a dataset in any known format, tar shards, or one image; also the address
+            of shards or a dataset (s3://, gs://, hf://, https://).
+        model: directory of a trained model, of a CLIP or of a vision model, or hub:ORG/NAME; by default the
+            small model that comes with pmpguard.
+        out: the folder to write, or to go on with; also at an address.
         partition_size: images in one file of vectors.
         images: folder of the images, where a dataset does not say.
         format: the dataset's format, where it cannot be told from the path.
         columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
         prefix: put before every id, to tell two folders with the same file names apart.
         device: "auto", "cpu" or "cuda".
-        workers: threads that decode images; 0 for none.
+        threads: threads of each worker that decode images; 0 for none.
+        workers: processes of this machine that share the work.
+        engine: local, or ray: the tasks of a Ray cluster share the work, and OUT is a folder all nodes see.
+        address: HOST:PORT of the Ray cluster; without one a cluster of --workers is started here.
         progress: draw a progress bar on stderr.
     """
-    if model is None or out is None:
-        raise ConfigError("where is the model, and where do vectors go?", fix="give --model DIR --out FOLDER")
-    return embed_source(
-        open_source(source, format=format, images=images, prefix=prefix, columns=columns),
-        model,
-        out,
-        partition_size=partition_size,
-        device=str(pick_device(device)),
-        workers=workers,
-        progress=progress,
-    )
+    if out is None:
+        raise ConfigError("where do the vectors go?", fix="give --out FOLDER")
+    if model is None:
+        tell(DEFAULT_TOLD)
+    opened = open_source(as_path(source), format=format, images=images, prefix=prefix, columns=columns)
+    with output_folder(as_path(out)) as folder:
+        return embed_source(
+            opened,
+            model or DEFAULT_FOLDER,
+            folder,
+            partition_size=partition_size,
+            device=str(pick_device(device)),
+            threads=threads,
+            engine=Engine(workers, engine, address),
+            progress=progress,
+        )

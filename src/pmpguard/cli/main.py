@@ -12,18 +12,23 @@ import contextlib
 import importlib
 import inspect
 import json
+import logging
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pmpguard
+from pmpguard.cli.config_files import check_config_file
+from pmpguard.cli.options import asks_for_help, help_text
 from pmpguard.cli.usage import unknown_command, wrong_usage
 from pmpguard.errors import ConfigError, PmpguardError
 from pmpguard.experiments.recipe_names import find_recipe
+from pmpguard.safe_text import PrintableFormatter, printable
 
 # verb -> (module, function, one line of help)
 VERBS: dict[str, tuple[str, str, str]] = {
@@ -39,15 +44,20 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "data scenes": ("data", "scenes", "write the synthetic scenes as a dataset"),
     "corrupt": ("corrupt", "corrupt", "mismatch a seeded, fingerprinted share of the training captions"),
     "corrupt import": ("corrupt", "import_noise", "read the noise of another project from its index file"),
+    "corrupt export": ("corrupt", "export_noise", "write a noise file in NCR's or RRSITR's form"),
     "convert": (
         "convert_weights",
         "convert",
         "turn an OpenCLIP or OpenAI checkpoint into a Hugging Face CLIP folder",
     ),
+    "export": ("export", "export", "a model as ONNX, or as a CLIP of transformers or OpenCLIP"),
+    "push": ("push", "push", "put a model on the Hugging Face Hub, with a card"),
     "train": ("train", "train", "train a retriever, select it on validation, measure it once on test"),
+    "methods": ("methods", "methods", "the training methods, and what the settings of each mean"),
     "table": ("table", "table", "run a recipe's methods, rates and seeds, and render the table"),
     "evaluate": ("train", "evaluate", "recalls of any model directory on any dataset"),
     "audit": ("audit", "audit", "say which captions of a dataset are wrong and what they should be"),
+    "audit export": ("export_issues", "export", "an audit's issues for FiftyOne, Label Studio, spreadsheets"),
     "clean": ("clean", "clean", "write the dataset that an audit, and your decisions, leave"),
     "figure": ("figure", "figure", "draw audited pairs: image, wrong words, the caption it should have"),
     "tile": ("tile", "tile", "cut GeoTIFF scenes into overlapping tiles that keep their coordinates"),
@@ -55,17 +65,25 @@ VERBS: dict[str, tuple[str, str, str]] = {
     "index build": ("index", "build", "make a searchable index of an embedding"),
     "index add": ("index", "add", "add images to an index without building it again"),
     "index remove": ("index", "remove", "remove images from an index"),
+    "index tune": ("index", "tune", "store the vectors of an index in fewer bytes, to a stated agreement"),
     "index verify": ("index", "verify", "name any file of an index that is missing or changed"),
+    "index export": ("index", "export", "vectors as GeoParquet with a STAC collection, for map tools"),
     "index info": ("index", "info", "what an index holds and can be filtered by"),
     "search": ("search", "search", "find images or captions by text, image, or both"),
     "serve": ("serve", "serve", "the search page and its API over an index"),
     "up": ("up", "up", "from a folder of images to a search page in one step"),
+    "completion": (
+        "completion",
+        "completion",
+        "what bash, zsh or fish need to complete commands and options",
+    ),
 }
 
 # Verbs that answer small questions beside other work: threads that spin while they wait would slow both.
 ANSWERING = {"search", "serve", "up"}
+SERVING = {"serve", "up"}  # every option may also come from the environment, as PMPGUARD_PORT
 INTERRUPTED, TERMINATED = 130, 143  # exit codes
-FLAGS = {"--json", "--help", "--print_config"}  # options that take no value
+FLAGS = {"--json", "--allow_outside", "--help", "--print_config"}  # options that take no value
 NEGATIVE_NUMBERS = re.compile(r"-[\d.][\d.,eE+ -]*")
 
 
@@ -76,15 +94,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help"):
-        print(overview(VERBS))
+        say(overview(VERBS))
         return 0
     if words[0] == "--version":
-        print(f"pmpguard {pmpguard.__version__}")
+        say(f"pmpguard {pmpguard.__version__}")
         return 0
     verb = " ".join(words[:2]) if " ".join(words[:2]) in VERBS else words[0]
     group = [name for name in VERBS if name.startswith(f"{words[0]} ")]
     if verb not in VERBS and group and words[1:] in (["-h"], ["--help"]):
-        print(overview(group))
+        say(overview(group))
         return 0
     if verb not in VERBS:
         print(unknown_command(words, VERBS), file=sys.stderr)
@@ -92,16 +110,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module, name, _ = VERBS[verb]
     if verb in ANSWERING:  # before torch is imported
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(PrintableFormatter())
     with told_to_stop() as is_terminated:
         try:
             function = getattr(importlib.import_module(f"pmpguard.cli.{module}"), name)
             code = run_verb(verb, function, words[len(verb.split()) :])
         except (PmpguardError, OSError) as error:  # OSError: a full disk, a folder one may not write to
-            print(f"pmpguard {verb}: {error}", file=sys.stderr)
+            print(printable(f"pmpguard {verb}: {error}"), file=sys.stderr)
             return 1
-        except KeyboardInterrupt:
-            what = "terminated" if is_terminated() else "interrupted"
-            print(f"\npmpguard {verb}: {what}", file=sys.stderr)
+        except KeyboardInterrupt as stop:
+            what = str(stop) or ("terminated" if is_terminated() else "interrupted")
+            print(printable(f"\npmpguard {verb}: {what}"), file=sys.stderr)
             code = INTERRUPTED
     return TERMINATED if code == INTERRUPTED and is_terminated() else code
 
@@ -158,21 +178,37 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
     from jsonargparse import ArgumentParser
 
     from pmpguard.config import renamed_words
+    from pmpguard.data.images.roots import outside_allowed
 
     description = (inspect.getdoc(function) or "").partition("\nArgs:")[0]  # options are listed below it
     parser = ArgumentParser(
-        prog=f"pmpguard {verb}", description=description, allow_abbrev=False, exit_on_error=False
+        prog=f"pmpguard {verb}",
+        description=description,
+        allow_abbrev=False,
+        exit_on_error=False,
+        default_env=verb in SERVING,
+        env_prefix="PMPGUARD",
     )
     parser.add_argument("--config", action="config", help="a YAML file with any of the options below")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.add_argument(
+        "--allow_outside", action="store_true", help="open images that lie outside the dataset's folder, too"
+    )
     parser.add_function_arguments(function, as_positional=True, sub_configs=True)
-    options = arranged(with_recipes(words, verb), function)
+    wanted = asks_for_help(words)
+    if wanted is not None:
+        say(help_text(verb, description, parser._actions, every=wanted == "all"))
+        return 0
+    named = with_recipes(words, verb)
+    for path in config_files(named):
+        check_config_file(path)
+    options = arranged(named, function)
     try:
         given = parser.parse_args(options)
     except argparse.ArgumentError as error:
         known = [option for action in parser._actions for option in action.option_strings]
         told = [wrong_usage(verb, str(error), known), *renamed_words(str(error))]
-        print("\n".join(told), file=sys.stderr)
+        print(printable("\n".join(told)), file=sys.stderr)
         return 2
     namespace = parser.instantiate(given)
     check = getattr(inspect.getmodule(function), "check_given", None)
@@ -180,18 +216,35 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
         check(namespace, parser.parse_args(options, defaults=False).as_dict())
     parameters = inspect.signature(function).parameters
     first = [namespace[name] for name, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY]
-    result = function(*first, **{name: namespace[name] for name in list(parameters)[len(first) :]})
+    with outside_allowed(namespace["allow_outside"]):
+        result = function(*first, **{name: namespace[name] for name in list(parameters)[len(first) :]})
     if os.environ.get("RANK", "0") == "0":  # of several processes that train together the first one speaks
         show(result, namespace["json"])
     return int(getattr(result, "exit_code", 0))
 
 
+def say(text: str) -> None:
+    """Print; a reader who has gone, such as `head`, wants no more of it."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor what is left in the buffer
+
+
 def show(result: Any, json_wanted: bool) -> None:
     """Print what a verb returned; None prints nothing, as JSON it is null."""
     if json_wanted:
-        print(json.dumps(as_plain(result), ensure_ascii=False))
+        say(printable(json.dumps(as_plain(result), ensure_ascii=False)))
     elif result is not None:
-        print(result.as_text() if hasattr(result, "as_text") else result)
+        say(printable(result.as_text() if hasattr(result, "as_text") else str(result)))
+
+
+def config_files(words: Sequence[str]) -> Iterator[Path]:
+    """The files given with `--config`."""
+    for word, following in zip(words, [*words[1:], ""], strict=False):
+        option, equals, value = word.partition("=")
+        if option == "--config" and (value if equals else following):
+            yield Path(value if equals else following)
 
 
 def with_recipes(words: Sequence[str], verb: str) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from pmpguard.config import to_dict
+from pmpguard.data.known_datasets import is_stand_in
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError, MissingExtraError
 from pmpguard.experiments.downloads import missing_dataset, missing_weights
@@ -100,6 +101,8 @@ def table(
     train: dict[str, Any] | None = None,
     hold_out: dict[str, Any] | None = None,
     one_caption: bool | None = None,
+    format: str | None = None,
+    columns: str | None = None,
 ) -> TableReport | RecipeList:
     """Run every method, rate and seed of a recipe that is not finished yet, then render the table.
 
@@ -117,7 +120,7 @@ def table(
         render_only: run nothing, render the recorded rows, those of other settings included.
         keep_models: keep each run's folder with its model and metrics.
         lines: only these lines of the recipe.
-        rates: mismatch rates.
+        rates: mismatch rates to run, for example [0.2,0.8].
         levels: of the noise, caption or image.
         seeds: of noise and training.
         dataset: a dataset in any known format, or "scenes" for the synthetic scenes.
@@ -128,6 +131,8 @@ def table(
         train: training settings of all lines, for example --train.epochs 3 (a line's own settings win).
         hold_out: images kept from training, for example --hold_out.test 5000.
         one_caption: train with one caption of each image.
+        format: the dataset's format, where it cannot be told from the path.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
     """
     if list:
         return RecipeList(recipe_titles())
@@ -136,7 +141,8 @@ def table(
     path = find_recipe(recipe)
     changes = {"rates": rates, "levels": levels, "seeds": seeds, "dataset": dataset, "datasets": datasets,
                "images": images, "scenes": scenes, "rows": rows, "train": nested(train or {}),
-               "hold_out": hold_out, "one_caption": one_caption}  # fmt: skip
+               "hold_out": hold_out, "one_caption": one_caption, "format": format,
+               "columns": columns}  # fmt: skip
     plain = {name: to_dict(value) for name, value in changes.items() if value is not None}
     grid = with_lines(read_grid(path, plain), lines)
     cells = grid_cells(grid)
@@ -309,7 +315,12 @@ def rendered(
 
 
 def paper_dataset(grid: GridConfig, dataset: str) -> str:
-    """The paper's dataset to show beside one of ours: its namesake, else the one the recipe names."""
+    """The paper's dataset to show beside one of ours: its namesake, else the one the recipe names.
+
+    A stand-in has none.
+    """
+    if is_stand_in(dataset):
+        return ""
     if grid.paper_table is not None and find_paper_row(grid.paper_table, dataset):
         return dataset
     return grid.paper_dataset

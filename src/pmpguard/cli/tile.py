@@ -11,7 +11,7 @@ from pmpguard.geo.tiles import TileReport, TileSettings, tile_scenes
 
 
 def tile(
-    scenes: Path,
+    scenes: str,
     out: Path | None = None,
     size: int = 256,
     overlap: float = 0.25,
@@ -30,17 +30,18 @@ def tile(
     others are cut, and the exit code is 1.
 
     Args:
-        scenes: a GeoTIFF file, or a folder of them.
+        scenes: a GeoTIFF file, a folder of them, or a STAC catalogue, collection, item or item collection: a
+            file, or an address of file:// or http(s)://.
         out: the folder to write: tiles and `metadata.parquet`.
         size: pixels a side of a tile.
         overlap: the share of a tile that its neighbour shows too.
-        bands: one band for grey or three for colour, counted from 1, such as 4,3,2; by default those the file
-            calls red, green and blue, else the first three.
+        bands: one band for grey or three for colour, counted from 1, such as 4,3,2, or by name, such as
+            B08,B04,B03 or red,green,blue; by default those called red, green and blue, else the first three.
         stretch: which values become black and white: `percentile` the 2nd and 98th of the scene, `minmax` its
             extremes, `none` 0 and 255; `auto` keeps 8-bit values and stretches deeper ones by percentile.
         min_valid: leave out tiles with a smaller share of pixels that hold data.
         nodata: a value that means no data, where the scene does not say so itself.
-        format: png or jpeg.
+        format: file format of the tiles, png or jpeg.
         quality: of jpeg, 1 to 100.
         progress: draw a progress bar on stderr.
     """
@@ -50,16 +51,15 @@ def tile(
     return tile_scenes(scenes, out, settings, progress)
 
 
-def parse_bands(text: str) -> tuple[int, ...]:
-    """Band numbers separated by commas; none of an empty text.
+def parse_bands(text: str) -> tuple[int | str, ...]:
+    """Band numbers or names separated by commas; none of an empty text.
 
-    >>> parse_bands("4, 3,2"), parse_bands("")
-    ((4, 3, 2), ())
+    >>> parse_bands("4, 3,2"), parse_bands("B08,red,3"), parse_bands("")
+    ((4, 3, 2), ('B08', 'red', 3), ())
     """
-    try:
-        bands = tuple(int(part) for part in text.split(",")) if text.strip() else ()
-    except ValueError as error:
-        raise ConfigError(f"bands {text!r}: not numbers", fix="write them as 4,3,2") from error
-    if any(band < 1 for band in bands):
-        raise ConfigError(f"bands {text!r}: counted from 1", fix="write them as 4,3,2")
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    bands = tuple(int(part) if part.lstrip("+-").isdecimal() else part for part in parts)
+    if any(band == "" or (isinstance(band, int) and band < 1) for band in bands):
+        fix = "write them as 4,3,2, counted from 1, or by name as B04,B03,B02"
+        raise ConfigError(f"bands {text!r}: not numbers or names of bands", fix=fix)
     return bands

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from pmpguard.experiments.run import (
 )
 from pmpguard.files import require_writable
 from pmpguard.models.config import Ranking
+from pmpguard.safe_text import printable
 from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distributed import joined_processes
 from pmpguard.training.interrupt import Interrupted
@@ -60,6 +63,8 @@ def train_model(
     hold_out: HoldOut | None = None,
     one_caption: bool = False,
     judge: Path | None = None,
+    format: str | None = None,
+    columns: str | None = None,
 ) -> TrainReport:
     """Train a retriever, select it on validation and measure it once on the test split.
 
@@ -74,13 +79,18 @@ def train_model(
         noise: captions to make wrong, for experiments.
         oracle: train on the truly clean pairs alone, knowing the labels: a yardstick.
         train: method, model and optimisation.
-        hold_out: images kept from training, for a dataset without splits of its own.
+        hold_out: images kept from training, for a dataset without splits of its own:
+            --hold_out.test 500 --hold_out.val 500.
         one_caption: train with one caption of each image.
         judge: vectors of any CLIP (img_emb, text_emb and metadata, as clip-retrieval and `pmpguard embed`
             write them) or a model directory: one more kind of evidence on which pairs are mismatched.
+        format: the dataset's format, where it cannot be told from the path.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
     """
     config = resolve_experiment(
-        ExperimentConfig(dataset, images, scenes, noise, oracle, train, hold_out, one_caption, judge)
+        ExperimentConfig(
+            dataset, images, scenes, noise, oracle, train, hold_out, one_caption, judge, format, columns
+        )
     )
     pick_device(train.device)
     require_writable(run)
@@ -88,7 +98,7 @@ def train_model(
         require_dataset(Path(dataset))
     try:
         with joined_processes(train.device):
-            result = run_experiment(config, run)
+            result = run_experiment(config, run, tell=tell_main)
     except Interrupted as stop:
         return TrainReport(run, {"interrupted": str(stop)}, str(stop), exit_code=130)
     trained = result.trained
@@ -99,8 +109,15 @@ def train_model(
         *([] if result.rematching is None else [describe_rematching(result.rematching)]),
         f"selected {which}epoch {trained.best_epoch} on validation (mR {trained.best_mr:.2f}), "
         f"{trained.pairs_per_second:,.0f} pairs/s, model in {run / 'model'}",
+        f"curves and settings in a browser: {run / 'index.html'}",
     ]
     return TrainReport(run, {**result.test.as_dict(), "row": to_dict(result.row)}, "\n".join(lines))
+
+
+def tell_main(text: str) -> None:
+    """Say on stderr what goes on; of several processes that train together the first one speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 def check_given(options: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -137,11 +154,13 @@ def evaluate(
     bootstrap: int = 1000,
     device: str = "auto",
     hold_out: HoldOut | None = None,
+    format: str | None = None,
+    columns: str | None = None,
 ) -> EvaluationReport:
     """Measure any model directory on any dataset: recalls both ways, with seconds and memory.
 
     Args:
-        model: a model directory.
+        model: directory of a trained model, or of a CLIP.
         dataset: a dataset in any known format, or "scenes" for the synthetic scenes.
         split: which split to retrieve in.
         images: folder of the images, where they are not beside the pairs.
@@ -152,17 +171,22 @@ def evaluate(
         bootstrap: resamples for the 95 % interval, 0 for none.
         device: "auto", "cpu" or "cuda".
         hold_out: as in training, for a dataset without splits of its own.
+        format: the dataset's format, where it cannot be told from the path.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
     """
     chosen = pick_device(device)
     retriever = pmpguard.load(model).to(chosen)
-    size = retriever.config.image_size
+    measured = TrainConfig(model=retriever.config, device=device)
+    settings = ExperimentConfig(
+        dataset, images, scenes, train=measured, hold_out=hold_out, format=format, columns=columns
+    )
     if dataset == SCENES:
-        settings = ExperimentConfig(scenes=scenes, train=TrainConfig(model=retriever.config, device=device))
         gallery = prepare_dataset(settings, (split,)).gallery(split)
     else:
         require_dataset(Path(dataset))
-        table = read_dataset(dataset, images, hold_out).split(split)
-        gallery = Gallery(table, open_images(table, size, chosen))
+        table = read_dataset(settings).split(split)
+        opened = open_images(table, retriever.config.image_size, chosen, framing=retriever.framing)
+        gallery = Gallery(table, opened)
     return evaluate_retriever(
         retriever,
         gallery,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from pmpguard.cli.index import IndexChange
 from pmpguard.cli.serve import serve_folder, token_or_environment
+from pmpguard.cli.store import take_store
 from pmpguard.device import pick_device
+from pmpguard.safe_text import tell
 from pmpguard.search.folder_index import bring_up_to_date, usual_place
 from pmpguard.serving.run import check_startup
 
@@ -22,6 +23,10 @@ def up(
     token: str | None = None,
     device: str = "auto",
     progress: bool = True,
+    images: Path | None = None,
+    format: str | None = None,
+    columns: str | None = None,
+    store: str | None = None,
 ) -> None:
     """Embed a folder of images, index it and serve the search page, whose address is printed at the end.
 
@@ -39,9 +44,15 @@ def up(
         token: clients must send it as `Authorization: Bearer TOKEN`; the page's address carries it.
         device: "auto", "cpu" or "cuda".
         progress: draw a progress bar on stderr.
+        images: the folder of a dataset's images, where the dataset does not say.
+        format: the dataset's format, where it cannot be told from the path.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
+        store: keep and search vectors in the PostgreSQL database postgresql://USER@HOST/DATABASE; by default
+            the one in PMPGUARD_STORE, or where the index was built.
     """
     check_startup(host, port, token_or_environment(token))
     place = index or usual_place(folder)
+    take_store(store, place)
     change = bring_up_to_date(
         folder,
         place,
@@ -50,12 +61,10 @@ def up(
         device=str(pick_device(device)),
         progress=progress,
         tell=tell,
+        images=images,
+        format=format,
+        columns=columns,
     )
     if change is not None:
         tell(IndexChange(place, change).as_text())
     serve_folder(place, host, port, token, None, device)
-
-
-def tell(text: str) -> None:
-    """Say on stderr what goes on before the server starts."""
-    print(text, file=sys.stderr, flush=True)

@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 
+from pmpguard.errors import one_of
+
 
 def unknown_command(words: Sequence[str], verbs: Iterable[str]) -> str:
     """About words that begin with no verb.
@@ -37,7 +39,7 @@ def wrong_usage(verb: str, message: str, options: Iterable[str]) -> str:
     Did you mean --train.epochs?
     Fix: `pmpguard train --help` lists its options
     >>> print(wrong_usage("train", 'Parser key "n":\\n  Expected a <class \\'int\\'>. Got value: x', []))
-    pmpguard train: --n: Expected a int. Got value: x
+    pmpguard train: --n: Expected a whole number. Got value: x
     Fix: `pmpguard train --help` lists its options
     """
     known = [option for option in options if option.startswith("--")]
@@ -75,9 +77,30 @@ def nearest_option(option: str, known: Sequence[str]) -> str | None:
     return by_leaf[leaves[0]] if leaves else None
 
 
+KINDS = {"int": "whole number", "float": "number", "bool": "yes or no", "Path": "path", "str": "text"}
+
+
 def plain_message(message: str) -> str:
-    """A parser's message on one line, in plain words."""
+    """A parser's message on one line, in plain words.
+
+    >>> plain_message("Expected a Literal['light', 'tiny']. Got value: lihgt")
+    "'lihgt' is unknown, did you mean light? known: light, tiny"
+    """
     text = re.sub(r'Parser key "([^"]+)":', r"--\1:", " ".join(message.split()))
+    text = re.sub(r"Expected a (?:typing\.)?Literal\[([^]]+)\]\. Got value: (\S+)", _unknown_choice, text)
+    text = re.sub(r"Expected a <class '(?:\w+\.)*(\w+)'>", _kind_expected, text)
+    text = re.sub(
+        r"Does not validate against any of the Union .*?Errors: - (.*?) - Expected a .*", r"\1", text
+    )
     text = re.sub(r"<class '([\w.]+)'>", r"\1", text).replace("typing.", "")
     text = text.replace("unrecognized arguments:", "too many words:")
     return text if len(text) <= 400 else f"{text[:400]}..."
+
+
+def _unknown_choice(match: re.Match[str]) -> str:
+    choices = re.findall("'([^']*)'", match[1])
+    return f"{match[2]!r} is unknown, {one_of(match[2], choices)}"
+
+
+def _kind_expected(match: re.Match[str]) -> str:
+    return f"Expected a {KINDS.get(match[1], match[1])}"

@@ -1,0 +1,38 @@
+"""`pmpguard methods`: every method in a line, every setting explained."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from pmpguard.cli import main as cli
+from pmpguard.methods.registry import BUILT_IN, find_method
+
+
+def test_every_method_stands_in_the_list(capsys):
+    assert cli.main(["methods"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[: len(BUILT_IN)]] == list(BUILT_IN)
+    assert all(len(line.split()) > 5 for line in lines[: len(BUILT_IN)])
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_setting_is_listed_and_explained(name, capsys):
+    assert cli.main(["methods", name]) == 0
+    text = capsys.readouterr().out
+    for field in dataclasses.fields(find_method(name).Settings):
+        line = next(line for line in text.splitlines() if line.startswith(f"  {field.name}"))
+        following = text.split(line)[1].splitlines()[1].strip()
+        assert line.partition(field.name)[2].strip() or following, f"{name}.{field.name} is not explained"
+    for preset in find_method(name).PRESETS:
+        assert f"preset {preset}" in text
+
+
+def test_as_json_and_an_unknown_name(capsys):
+    assert cli.main(["methods", "l2rm", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"]["mass"] == 0.1 and "optimal transport" in found["about"]
+    assert cli.main(["methods", "l2r"]) == 1
+    assert "known: pmpguard" in capsys.readouterr().err
