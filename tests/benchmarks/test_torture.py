@@ -1,0 +1,93 @@
+"""The attack's own parts, and a short form of it: damage, power cuts, kills and full disks."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def torture(monkeypatch: pytest.MonkeyPatch):
+    if not BENCHMARKS.is_dir():
+        pytest.skip("the benchmarks are not here")
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+    def module(name: str) -> ModuleType:
+        return importlib.import_module(f"torture.{name}")
+
+    return module
+
+
+def test_damage_depends_on_its_seed_and_changes_something(torture):
+    damage = torture("damage").damaged
+    data = json.dumps({"a": [1, 2, {"b": "c"}], "d": None}).encode()
+    made = [damage(data, random.Random(number)) for number in range(200)]
+    assert made == [damage(data, random.Random(number)) for number in range(200)]
+    assert sum(one != data for one in made) > 150 and len(set(made)) > 100
+
+
+NAIVE = """
+import os, sys
+from pathlib import Path
+place = Path(sys.argv[1])
+if sys.argv[2] == "naive":
+    (place / "new").write_text("content")
+    os.rename(place / "new", place / "file")
+else:
+    from pmpguard.files import write_atomic
+    write_atomic(place / "file", "content")
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None or sys.platform != "linux", reason="needs gcc on Linux")
+@pytest.mark.parametrize(("how", "found"), [("naive", {None, "", "before"}), ("atomic", {"content"})])
+def test_a_power_cut_takes_what_was_not_synced(torture, tmp_path, how, found):
+    """Of a writer that has said it is done: one that renames without a sync may lose the content."""
+    powercut = torture("powercut")
+    library = powercut.compiled(tmp_path / "work")
+    place, before, log = tmp_path / "place", tmp_path / "before", tmp_path / "log"
+    place.mkdir()
+    (place / "file").write_text("before")
+    shutil.copytree(place, before)
+    Path(f"{log}.copies").mkdir()
+    environment = {
+        **os.environ, "LD_PRELOAD": str(library), "POWERCUT_ROOT": str(place), "POWERCUT_LOG": str(log),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }  # fmt: skip
+    subprocess.run([sys.executable, "-c", NAIVE, str(place), how], env=environment, check=True)
+    after = set()
+    for number in range(30):
+        disk = powercut.Disk(before, place, log)
+        assert len(disk.operations) >= 2
+        disk.advance(len(disk.operations))
+        disk.crash(tmp_path / "crashed", random.Random(number))
+        file = tmp_path / "crashed" / "file"
+        after.add(file.read_text() if file.is_file() else None)
+    assert after <= found and after, after
+    assert ("" in after) == (how == "naive")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="children are forked")
+def test_the_attack_in_short(torture, tmp_path):
+    """Damaged models, indexes and checkpoints, kills, a full disk, two at once; the suite does the rest."""
+    output = tmp_path / "torture.json"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(BENCHMARKS), *filter(None, sys.path)])}
+    command = [sys.executable, "-m", "torture", "--short", "--output", str(output)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    result = json.loads(output.read_text())
+    assert result["troubles"] == 0
+    assert sum(row["cases"] for row in result["fuzz"].values()) >= 100
+    assert all(row["kills"] for row in result["kill"].values()) and result["cut"] and result["two"]
