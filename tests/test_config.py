@@ -89,7 +89,10 @@ def test_any_settings_survive_json(settings):
     ("change", "message"),
     [
         ({"cuont": 1}, "config.cuont: unknown setting"),
-        ({"inner": {"rat": 1}}, "config.inner.rat: unknown setting\nFix: known settings here: kind, rate"),
+        (
+            {"inner": {"rat": 1}},
+            "config.inner.rat: unknown setting\nFix: did you mean rate? known: kind",
+        ),
         ({"inner": 3}, "config.inner: expected a mapping for Inner, got int"),
         ({"inner": {"kind": "c"}}, "config.inner.kind: 'c' is not one of 'a', 'b'"),
         ({"count": "3"}, "config.count: expected int, got '3'"),

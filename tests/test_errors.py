@@ -32,3 +32,19 @@ def test_require_names_the_package_that_is_missing_not_the_one_that_asked(tmp_pa
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(errors.MissingExtraError, match="'missing_inside'"):
         errors.require("asking_package", "tensorboard")
+
+
+def test_whatever_a_damaged_file_raises_is_our_error_and_names_it(tmp_path):
+    for error in (KeyError("a"), TypeError("b"), AttributeError("c"), EOFError(), RecursionError()):
+        with (
+            pytest.raises(errors.ModelError, match=r"model: damaged, or not what its name says") as caught,
+            errors.damage_named(tmp_path / "model", "restore it", errors.ModelError),
+        ):
+            raise error
+        assert caught.value.__cause__ is error and caught.value.fix == "restore it"
+    with pytest.raises(errors.DataError, match="damaged"), errors.damage_named(tmp_path, ""):
+        raise OSError(22, "Invalid argument")
+    with pytest.raises(errors.DataError, match="ours"), errors.damage_named(tmp_path, ""):
+        raise errors.DataError("ours")
+    with pytest.raises(FileNotFoundError), errors.damage_named(tmp_path, ""):
+        raise FileNotFoundError

@@ -10,7 +10,9 @@ import torch
 from PIL import Image
 
 from pmpguard.errors import ConfigError, PmpguardError
+from pmpguard.geo.footprints import parse_time
 from pmpguard.models.explain import Explanation, WordEvidence
+from pmpguard.search.filters import ValueRange, allowed_spans, microseconds
 from pmpguard.search.query import NO_FILTERS, Condition, Filters, Query, SearchHit
 from pmpguard.search.query_checks import QueryError, UnknownIdError
 from pmpguard.synthetic.scenes import SyntheticScenes, synthetic_scenes
@@ -30,16 +32,22 @@ class FakeSearcher:
 
     def __init__(self, count: int = 24, *, located: bool = True) -> None:
         world = small_world(count)
+        self.name = "fake"
         self.version = "000001"
         self.count = self.caption_count = count
         self.has_places = self.has_times = located
+        self.reads_texts = True
         self.columns: Mapping[str, tuple[str, ...]] = {
             "class": ("even", "odd"),
             "eo:sensor": ("A", "B"),
             "note": (),
             "only": ("one",),
+            "granule": tuple(f"granule {place}" for place in range(count)),
         }
-        self.number_columns = ("west",) if located else ()
+        self.ranges = {"west": ValueRange("number", 5.8, 10.3), "cover": ValueRange("integer", 0, 23)}
+        self.ranges |= {
+            "acquired": ValueRange("time", "2024-01-01T00:00:00+00:00", "2024-12-01T00:00:00+00:00")
+        }
         self.batches: list[int] = []
         self.entered = threading.Event()  # a search has begun
         self.asked: list[tuple[Sequence[Query], int, int, Filters]] = []
@@ -62,7 +70,10 @@ class FakeSearcher:
             "class": "odd" if place % 2 else "even",
             "eo:sensor": "AB"[place % 3 == 0],
             "only": "one",
-            "note": SCRIPT if place == 0 else "",
+            "note": f"={SCRIPT}" if place == 0 else "",
+            "cover": place,
+            "granule": f"granule {place}",
+            "acquired": f"2024-{1 + place % 12:02d}-01",
         }
         if located:
             west, south = 5.8 + 0.9 * (place % 6), 45.9 + 0.55 * (place // 6)
@@ -110,7 +121,12 @@ class FakeSearcher:
 
     @staticmethod
     def _compared(values: Mapping[str, object], condition: Condition) -> bool:
+        if condition.column == "acquired":
+            moment = microseconds(parse_time(str(values["acquired"])))
+            return any(first <= moment <= last for first, last in allowed_spans(condition))
         number, limit = float(str(values[condition.column])), float(condition.values[0])
+        if condition.comparison in ("<=", ">"):
+            return (number > limit) == (condition.comparison == ">")
         return number < limit if condition.comparison == "<" else number >= limit
 
     @staticmethod

@@ -55,11 +55,11 @@ def make_world(rate: float, seed: int) -> World:
     return World(features(), features(), owner)
 
 
-def build_method(name: str, pairs: int = TRAIN, seed: int = 0, **settings: object) -> Method:
-    """A method around a tiny model."""
+def build_method(name: str, pairs: int = TRAIN, seed: int = 0, dim: int = 16, **settings: object) -> Method:
+    """A method around a tiny model, whose vectors have `dim` numbers."""
     kind = find_method(name)
     read = kind.read_settings("recommended", dict(settings))
-    config = RetrieverConfig(vision="tiny", text="tiny", dim=16, image_size=32)
+    config = RetrieverConfig(vision="tiny", text="tiny", dim=dim, image_size=32)
     torch.manual_seed(seed)
     return kind(Retriever.create(kind.model_config(config, read), ["red", "roof"]), read, pairs)
 

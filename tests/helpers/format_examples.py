@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
@@ -262,6 +263,53 @@ def hugging_face_parquet(folder: Path) -> Path:
         )
         path = folder / "data" / f"{split}-00000-of-00001.parquet"
         pq.write_table(table, path, row_group_size=2)
+    return folder
+
+
+def saved_to_disk(folder: Path) -> Path:
+    """As `datasets.DatasetDict.save_to_disk`: a stream per split, classes as numbers, their names beside."""
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    features = {"label": {"names": list(CLASSES), "_type": "ClassLabel"}, "image": {"_type": "Image"}}
+    _json(folder / "dataset_dict.json", {"splits": list(SPLITS)})
+    for split in SPLITS:
+        chosen = [(shade, scene) for shade, scene in enumerate(scenes()) if scene["split"] == split]
+        table = pa.table(
+            {
+                "image": pa.array([{"bytes": image(shade), "path": None} for shade, _ in chosen], kind),
+                "captions": [scene["captions"] for _, scene in chosen],
+                "label": [CLASSES.index(scene["label"]) for _, scene in chosen],
+            }
+        )
+        _json(folder / split / "dataset_info.json", {"features": features})
+        _json(folder / split / "state.json", {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]})
+        path = folder / split / "data-00000-of-00001.arrow"
+        with path.open("wb") as stream, pa.ipc.new_stream(stream, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    return folder
+
+
+def excel(folder: Path) -> Path:
+    """A workbook with a header, images in `pictures`."""
+    import openpyxl
+
+    write_images(folder / "pictures")
+    book = openpyxl.Workbook()
+    book.active.append(["Image", "Caption", "Split", "Label"])
+    for scene in scenes():
+        for caption in scene["captions"]:
+            book.active.append([scene["name"], caption, scene["split"], scene["label"]])
+    book.save(folder / "fake.xlsx")
+    return folder
+
+
+def scan(folder: Path) -> Path:
+    """Regions (images, 3, 8) and a caption a line, five for each image; `dev` repeats its images."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, name in (("train", "train"), ("val", "dev"), ("test", "test")):
+        chosen = [(shade, scene) for shade, scene in enumerate(scenes()) if scene["split"] == split]
+        regions = np.stack([np.full((3, 8), shade, np.float32) for shade, _ in chosen])
+        np.save(folder / f"{name}_ims.npy", np.repeat(regions, 5, 0) if name == "dev" else regions)
+        _lines(folder / f"{name}_caps.txt", [text for _, scene in chosen for text in scene["captions"]])
     return folder
 
 

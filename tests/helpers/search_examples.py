@@ -46,7 +46,7 @@ def only_images(world: Path, target: Path, count: int) -> Path:
 
 
 def embed(source: Path, model: Path, out: Path, **options: object) -> EmbeddingReport:
-    settings = {"partition_size": 16, "workers": 0, "progress": False, **options}
+    settings = {"partition_size": 16, "threads": 0, "progress": False, **options}
     return embed_source(open_source(source), model, out, **settings)  # type: ignore[arg-type]
 
 
