@@ -1,11 +1,10 @@
 import unicodedata
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pmpguard.data.text import direction_mask, names_direction, normalise_caption
+from pmpguard.data.text import names_direction, normalise_caption
 
 
 @pytest.mark.parametrize(
@@ -91,10 +90,3 @@ def test_directions_are_found(caption):
 )
 def test_other_meanings_are_not_directions(caption):
     assert not names_direction(caption)
-
-
-def test_mask_over_a_list():
-    mask = direction_mask(["on the left", "a pond", "to the west"])
-    assert mask.dtype == bool
-    np.testing.assert_array_equal(mask, [True, False, True])
-    assert direction_mask([]).shape == (0,)

@@ -359,17 +359,15 @@ def language_warnings(retriever: Retriever, table: PairTable) -> list[str]:
     unknown = unknown_words(retriever, texts)
     letters = [letter for text in texts[:2000] for letter in text if letter.isalpha()]
     foreign = sum(not letter.isascii() for letter in letters) / max(len(letters), 1)
-    neighbour_text = []
+    notes = []
     if unknown > MANY_UNKNOWN:
-        neighbour_text.append(
-            f"{unknown:.0%} of the words are unknown to the judge's text encoder: trust it less"
-        )
+        notes.append(f"{unknown:.0%} of the words are unknown to the judge's text encoder: trust it less")
     if foreign > 0.5 and retriever.config.text != "tiny":
-        neighbour_text.append(
+        notes.append(
             f"most letters of the captions are not Latin, and {retriever.config.text} may not read them: "
             "use a multilingual model (--model), or --crossfit.encoders tiny, which learns the words anew"
         )
-    return neighbour_text
+    return notes
 
 
 def thumbnail_loader(table: PairTable) -> LoadThumbnail:

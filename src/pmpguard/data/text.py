@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
-
-import numpy as np
 
 # Joiners carry meaning in Persian and Indic scripts and in emoji; every other invisible character goes.
 _KEPT_INVISIBLE = "\u200c\u200d"
@@ -72,11 +69,6 @@ def names_direction(caption: str) -> bool:
     (True, False)
     """
     return _DIRECTION.search(_NO_DIRECTION.sub(" ", caption)) is not None
-
-
-def direction_mask(captions: Iterable[str]) -> np.ndarray:
-    """(N,) bool: `names_direction` of every caption."""
-    return np.fromiter(map(names_direction, captions), dtype=bool)
 
 
 def has_words(caption: str) -> bool:
