@@ -120,6 +120,11 @@ def test_a_model_is_loaded_encodes_scores_and_explains(tmp_path: Path) -> None:
     assert 3 <= len(repr(model).splitlines()) <= 5
 
 
+def test_the_audit_shows_its_options() -> None:
+    shown = inspect.signature(pmpguard.audit).parameters
+    assert next(iter(shown)) == "data" and {"texts", "images", "model", "quick"} <= set(shown)
+
+
 def test_pairs_are_read_and_audited(tmp_path: Path) -> None:
     pairs = planted(images=60, rate=0.2)
     count = len(pairs.wrong)

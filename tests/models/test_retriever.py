@@ -489,6 +489,9 @@ def test_names_of_sentence_transformers():
     expected = model.score(CAPTIONS, images, "pooled")
     torch.testing.assert_close(model.similarity(texts, documents), expected)
     torch.testing.assert_close(model.similarity(3 * texts.numpy(), documents.numpy()), expected)
+    torch.testing.assert_close(
+        model.similarity(model.encode_texts(CAPTIONS), model.encode_images(images)).cpu(), expected
+    )
 
 
 def test_score_encodes_what_is_not():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,10 @@ def __getattr__(name: str) -> Any:
         from pmpguard.audit.api import Audit
 
         return Audit
+    if name == "__signature__":  # what `inspect.signature(pmpguard.audit)` and notebooks show
+        from pmpguard.audit.api import audit
+
+        return inspect.signature(audit)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -219,9 +219,14 @@ class Retriever(nn.Module):
         return self.encode_images(images, batch_size=batch_size).pooled.float().cpu()
 
     @staticmethod
-    def similarity(texts: npt.ArrayLike | Tensor, images: npt.ArrayLike | Tensor) -> Tensor:
+    def similarity(
+        texts: Encoded | npt.ArrayLike | Tensor, images: Encoded | npt.ArrayLike | Tensor
+    ) -> Tensor:
         """(T, I): the cosine of every row of the one with every row of the other."""
-        rows, columns = (torch.as_tensor(each).float() for each in (texts, images))
+        rows, columns = (
+            torch.as_tensor(each.pooled if isinstance(each, Encoded) else each).float()
+            for each in (texts, images)
+        )
         return unit(rows) @ unit(columns).T
 
     @torch.no_grad()
