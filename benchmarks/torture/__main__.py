@@ -92,6 +92,7 @@ def attacks(options: argparse.Namespace, made: Artefacts, work: Path) -> Iterato
     from torture.powercut import compiled, cut_power
     from torture.readers import READERS
     from torture.server import kill_up
+    from torture.training import KINDS_OF_RUNS, OTHER_DATA, strike_training, strikes
 
     seed = options.seed
     for reader in READERS:
@@ -111,6 +112,12 @@ def attacks(options: argparse.Namespace, made: Artefacts, work: Path) -> Iterato
             if store is not None:
                 again = partial(kill_up, made, work / "up-store", options.kills, seed, store)
                 yield "kill", "up with PostgreSQL", again
+    for name, kind, processes in KINDS_OF_RUNS:
+        for how in (*strikes(), OTHER_DATA):
+            struck = partial(
+                strike_training, name, kind, processes, how, work / "train", options.strikes, seed
+            )
+            yield "train", f"{name}: {how}", struck
     idle = partial(many_idle_clients, made, work / "idle", options.clients, options.idle_seconds)
     yield "idle", f"{options.clients} clients", idle
     yield "load", "mixed", partial(mixed_load, made, work / "load", options.load_seconds)
@@ -131,7 +138,7 @@ def add_row(path: Path, about: dict[str, Any], kind: str, name: str, row: dict[s
     path.with_suffix(".lock").unlink(missing_ok=True)
 
 
-KINDS = ("fuzz", "kill", "cut", "full", "two", "clock", "idle", "load")
+KINDS = ("fuzz", "kill", "cut", "full", "two", "clock", "train", "idle", "load")
 
 
 def main() -> None:
@@ -142,10 +149,12 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1500, help="damaged files for every reader")
     parser.add_argument("--full", type=int, default=5, help="full disks for every command")
     parser.add_argument("--two", type=int, default=3, help="pairs of every command")
+    parser.add_argument("--strikes", type=int, default=1, help="at every kind of training, in every way")
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--idle-seconds", type=float, default=60.0)
     parser.add_argument("--load-seconds", type=float, default=1800.0)
     parser.add_argument("--only", nargs="*", choices=KINDS, default=KINDS)
+    parser.add_argument("--names", nargs="*", help="commands, readers or runs to attack; by default all")
     parser.add_argument("--output", type=Path, default=RESULT)
     parser.add_argument("--short", action="store_true", help="a minute of it: few attempts on few commands")
     options = parser.parse_args()
@@ -165,7 +174,8 @@ def main() -> None:
         }  # fmt: skip
         held = True
         for kind, name, attack in attacks(options, Artefacts(work / "made"), work):
-            if kind not in options.only or (options.short and name not in SHORT):
+            wanted = SHORT if options.short else options.names or (name,)
+            if kind not in options.only or name not in wanted:
                 continue
             row = measured(attack)
             print(f"{kind} {name}: {json.dumps(row)}", flush=True)
