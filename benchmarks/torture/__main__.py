@@ -155,6 +155,7 @@ def main() -> None:
     parser.add_argument("--load-seconds", type=float, default=1800.0)
     parser.add_argument("--only", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--names", nargs="*", help="commands, readers or runs to attack; by default all")
+    parser.add_argument("--made", type=Path, help="artefacts of an earlier run, or where to keep this one's")
     parser.add_argument("--output", type=Path, default=RESULT)
     parser.add_argument("--short", action="store_true", help="a minute of it: few attempts on few commands")
     options = parser.parse_args()
@@ -164,23 +165,25 @@ def main() -> None:
     load = os.getloadavg()[0]
     import_everything()
     work = Path(tempfile.mkdtemp(prefix="torture-"))
+    made, output = (options.made or work / "made").absolute(), options.output.absolute()
     os.chdir(work)
     try:
-        outcome = apart(lambda: make_artefacts(work / "made") and None, work / "scratch")
-        assert outcome.code == 0, outcome.said[-2000:]
+        if not (made / "scenes" / "tiled.tif").is_file():  # which is made last
+            outcome = apart(lambda: make_artefacts(made) and None, work / "scratch")
+            assert outcome.code == 0, outcome.said[-2000:]
         about = {
             "commit": commit(), "seed": options.seed, "hardware": hardware(),
             "load_average_before": round(load, 1),
         }  # fmt: skip
         held = True
-        for kind, name, attack in attacks(options, Artefacts(work / "made"), work):
+        for kind, name, attack in attacks(options, Artefacts(made), work):
             wanted = SHORT if options.short else options.names or (name,)
             if kind not in options.only or name not in wanted:
                 continue
             row = measured(attack)
             print(f"{kind} {name}: {json.dumps(row)}", flush=True)
             held &= not row["troubles"]
-            add_row(options.output, about, kind, name, row)
+            add_row(output, about, kind, name, row)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     sys.exit(0 if held else 1)
