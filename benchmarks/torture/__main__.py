@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -163,6 +164,7 @@ def main() -> None:
         options.kills, options.cuts, options.full, options.two, options.cases = 2, 2, 1, 1, 20
         options.only = ("fuzz", "kill", "cut", "full", "two")
     load = os.getloadavg()[0]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers end, small disks are unmounted
     import_everything()
     work = Path(tempfile.mkdtemp(prefix="torture-"))
     made, output = (options.made or work / "made").absolute(), options.output.absolute()
