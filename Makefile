@@ -61,7 +61,7 @@ $(VENV)-triton/.installed: constraints.txt Makefile
 clean:
 	rm -rf $(VENV) $(VENV)-triton build dist site .pytest_cache .mypy_cache .ruff_cache
 
-# The attack: kills, power cuts, full disks, damaged files, rude clients. About twenty minutes on an idle machine.
+# The attack: kills, power cuts, full disks, damaged files, struck training, rude clients. About twenty minutes on an idle machine.
 .PHONY: torture
 torture: $(VENV)/.installed
 	cd benchmarks && OMP_NUM_THREADS=1 ../$(BIN)/python -m torture --kills 10 --cuts 10 --full 2 --two 2 --load-seconds 300

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -92,3 +93,23 @@ def test_an_image_that_runs_as_root_or_cannot_be_watched_is_noticed(check, tmp_p
         image.do("COPY", "nothing ./")
     with pytest.raises(check.Failure, match="exit code 3"):
         image.do("RUN", "exit 3")
+
+
+def test_all_that_is_installed_is_named_by_hash_and_stands_in_the_bill_of_materials():
+    lines = (FOLDER / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    locked = [line for line in lines if not line.startswith("#")]
+    form = re.compile(r"([A-Za-z0-9._-]+)==(\S+) --hash=sha256:([0-9a-f]{64})")
+    named = [match.groups() for line in locked if (match := form.fullmatch(line))]
+    assert len(named) == len(locked) > 50
+    bill = json.loads((FOLDER / "sbom.json").read_text(encoding="utf-8"))
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+    listed = [(one["name"], one["version"], one["hashes"][0]["content"]) for one in bill["components"]]
+    assert sorted(listed) == sorted(named)
+    constraints = (FOLDER.parent / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    tested = dict(line.split("==") for line in constraints if "==" in line and not line.startswith("#"))
+    wrong = {
+        name: version
+        for name, version, _ in named
+        if tested.get(name, version.partition("+")[0]) != version.partition("+")[0]
+    }
+    assert not wrong and len(tested) > 50

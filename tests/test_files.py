@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.search_examples import killed_at
 
 from pmpguard import files, locked_files
 from pmpguard.errors import DataError, FullDiskError, PmpguardError
@@ -340,6 +342,29 @@ def test_files_that_belong_together_are_all_there_or_none(tmp_path):
             pytest.fail("would overwrite")
         assert len(names(tmp_path)) == 1
         write_atomic(path, "again")
+
+
+def test_whoever_writes_files_that_belong_together_may_be_killed_and_begins_again(tmp_path):
+    """At every change of a file: the dataset is there with its lists, or the next writer makes them anew."""
+
+    def write(folder: Path) -> None:
+        with new_together(folder / "clean.csv", folder / "clean.diff"):
+            write_atomic(folder / "clean.diff", "what changed")
+            write_atomic(folder / "clean.csv", "pairs")
+
+    whole, kills = ["clean.csv", "clean.diff"], 0
+    for event in range(1, 30):
+        folder = tmp_path / str(event)
+        if not killed_at(event, write, folder):
+            break
+        kills += 1
+        with contextlib.suppress(DataError):  # it was killed after all was done
+            write(folder)
+        assert [name for name in names(folder) if not name.startswith(".")] == whole
+        with pytest.raises(DataError, match=r"clean\.csv: exists already"):
+            write(folder)
+        assert names(folder) == whole
+    assert kills > 4 and names(folder) == whole
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "", "a\0b"])

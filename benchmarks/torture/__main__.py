@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -92,6 +93,7 @@ def attacks(options: argparse.Namespace, made: Artefacts, work: Path) -> Iterato
     from torture.powercut import compiled, cut_power
     from torture.readers import READERS
     from torture.server import kill_up
+    from torture.training import KINDS_OF_RUNS, OTHER_DATA, strike_training, strikes
 
     seed = options.seed
     for reader in READERS:
@@ -111,6 +113,12 @@ def attacks(options: argparse.Namespace, made: Artefacts, work: Path) -> Iterato
             if store is not None:
                 again = partial(kill_up, made, work / "up-store", options.kills, seed, store)
                 yield "kill", "up with PostgreSQL", again
+    for name, kind, processes in KINDS_OF_RUNS:
+        for how in (*strikes(), OTHER_DATA):
+            struck = partial(
+                strike_training, name, kind, processes, how, work / "train", options.strikes, seed
+            )
+            yield "train", f"{name}: {how}", struck
     idle = partial(many_idle_clients, made, work / "idle", options.clients, options.idle_seconds)
     yield "idle", f"{options.clients} clients", idle
     yield "load", "mixed", partial(mixed_load, made, work / "load", options.load_seconds)
@@ -131,7 +139,7 @@ def add_row(path: Path, about: dict[str, Any], kind: str, name: str, row: dict[s
     path.with_suffix(".lock").unlink(missing_ok=True)
 
 
-KINDS = ("fuzz", "kill", "cut", "full", "two", "clock", "idle", "load")
+KINDS = ("fuzz", "kill", "cut", "full", "two", "clock", "train", "idle", "load")
 
 
 def main() -> None:
@@ -142,10 +150,13 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=1500, help="damaged files for every reader")
     parser.add_argument("--full", type=int, default=5, help="full disks for every command")
     parser.add_argument("--two", type=int, default=3, help="pairs of every command")
+    parser.add_argument("--strikes", type=int, default=1, help="at every kind of training, in every way")
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--idle-seconds", type=float, default=60.0)
     parser.add_argument("--load-seconds", type=float, default=1800.0)
     parser.add_argument("--only", nargs="*", choices=KINDS, default=KINDS)
+    parser.add_argument("--names", nargs="*", help="commands, readers or runs to attack; by default all")
+    parser.add_argument("--made", type=Path, help="artefacts of an earlier run, or where to keep this one's")
     parser.add_argument("--output", type=Path, default=RESULT)
     parser.add_argument("--short", action="store_true", help="a minute of it: few attempts on few commands")
     options = parser.parse_args()
@@ -153,24 +164,28 @@ def main() -> None:
         options.kills, options.cuts, options.full, options.two, options.cases = 2, 2, 1, 1, 20
         options.only = ("fuzz", "kill", "cut", "full", "two")
     load = os.getloadavg()[0]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers end, small disks are unmounted
     import_everything()
     work = Path(tempfile.mkdtemp(prefix="torture-"))
+    made, output = (options.made or work / "made").absolute(), options.output.absolute()
     os.chdir(work)
     try:
-        outcome = apart(lambda: make_artefacts(work / "made") and None, work / "scratch")
-        assert outcome.code == 0, outcome.said[-2000:]
+        if not (made / "scenes" / "tiled.tif").is_file():  # which is made last
+            outcome = apart(lambda: make_artefacts(made) and None, work / "scratch")
+            assert outcome.code == 0, outcome.said[-2000:]
         about = {
             "commit": commit(), "seed": options.seed, "hardware": hardware(),
             "load_average_before": round(load, 1),
         }  # fmt: skip
         held = True
-        for kind, name, attack in attacks(options, Artefacts(work / "made"), work):
-            if kind not in options.only or (options.short and name not in SHORT):
+        for kind, name, attack in attacks(options, Artefacts(made), work):
+            wanted = SHORT if options.short else options.names or (name,)
+            if kind not in options.only or name not in wanted:
                 continue
             row = measured(attack)
             print(f"{kind} {name}: {json.dumps(row)}", flush=True)
             held &= not row["troubles"]
-            add_row(options.output, about, kind, name, row)
+            add_row(output, about, kind, name, row)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     sys.exit(0 if held else 1)

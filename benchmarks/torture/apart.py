@@ -100,6 +100,7 @@ def _in_child(work: Callable[[], Any], said: Path, returned: Path) -> None:
     code = 70
     try:
         os.setsid()  # so that whatever it starts ends with it
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         stream = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(stream, 1)
         os.dup2(stream, 2)

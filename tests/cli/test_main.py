@@ -244,6 +244,7 @@ def test_of_several_processes_only_the_first_prints(monkeypatch, capsys):
         (["sample", "a", "--epochs", "3"], "unknown option --epochs\nDid you mean --train.epochs?\n"),
         (["sample", "a", "--big", "x"], "unknown option --big\n"),
         (["sample", "a", "b", "c"], "too many words: b c\n"),
+        (["sample", "a\udcff"], r"pmpguard sample: a\udcff is not UTF-8" "\nFix: rename it\n"),
     ],
 )
 def test_wrong_usage_is_code_2(words, message, capsys):

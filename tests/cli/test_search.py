@@ -16,7 +16,7 @@ from PIL import Image
 from pmpguard.cli import embed as embed_command
 from pmpguard.cli import index as index_command
 from pmpguard.cli import search as search_command
-from pmpguard.cli.main import run_verb
+from pmpguard.cli.main import main, run_verb
 from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.models.config import RetrieverConfig
 from pmpguard.models.retriever import Retriever
@@ -330,3 +330,24 @@ def test_what_an_interrupted_add_left_is_continued_or_cleared_away(made, tmp_pat
     Image.new("RGB", (64, 64)).save(same / "two.png")
     with pytest.raises(DataError, match="--prefix"):
         run("index add", index, same, *options)
+
+
+def test_hostile_names_reach_the_terminal_as_escapes_and_stop_nobody(made, tmp_path, capsys):
+    """Escape sequences, a bell and line breaks in names, and one name too long for any file."""
+    names = ["fine.png", "red\x1b[31m\x07.png", "two\nlines.png"]
+    for name in names:
+        Image.new("RGB", (64, 64), "green").save(tmp_path / name)
+    lines = [*names, "x" * 5000, "gone\x1b]0;title\x07.png"]
+    rows = [json.dumps({"image": name, "caption": f"a green field {name[:5]}"}) for name in lines]
+    (tmp_path / "pairs.jsonl").write_text("\n".join(rows))
+    words = ["--model", made / "model", "--out", tmp_path / "emb", "--progress", "false", "--device", "cpu"]
+    index = tmp_path / "index"
+    assert main(list(map(str, ["embed", tmp_path / "pairs.jsonl", *words]))) == 3  # some cannot be read
+    assert main(["index", "build", str(index), "--embeddings", str(tmp_path / "emb")]) == 0
+    assert main(["search", str(index), "a green field", "--device", "cpu"]) == 0
+    assert main(["data", "check", str(tmp_path / "pairs.jsonl")]) == 1
+    out, err = capsys.readouterr()
+    assert "3 images and 3 captions" in out and "x" * 301 not in out + err
+    assert r"red\u001b[31m\u0007.png" in out and r"gone\u001b]0;title\u0007.png" in out
+    assert r"two\u000alines.png" in out and "two\nlines" not in out + err
+    assert not set("\x1b\x07") & set(out + err)

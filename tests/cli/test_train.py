@@ -88,10 +88,13 @@ def test_the_text_says_how_good_model_and_detection_are(
 def test_other_settings_in_the_same_folder_are_refused_by_name(
     trained: Path, world: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    names = ("noise.json", "config.json", "environment.json", "metrics.jsonl")
+    before = [(trained / name).read_bytes() for name in names]
     assert main(train_words(trained, world, "--train.seed", "3")) == 1
     assert "config.seed: 0 then, 3 now" in capsys.readouterr().err
     assert main(train_words(trained, world, "--noise.level", "image")) == 1
     assert "noise: " in capsys.readouterr().err
+    assert [(trained / name).read_bytes() for name in names] == before
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import os
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from helpers.format_examples import CLASSES, saved_to_disk
+from PIL import Image
 
 from pmpguard.data import parquet_bounds
 from pmpguard.data.arrow_files import map_arrow
 from pmpguard.data.formats import read_pairs
-from pmpguard.errors import DataError
+from pmpguard.data.images.decode import load_pair_image
+from pmpguard.errors import DataError, PmpguardError
 
 
 def write(path: Path, table: pa.Table, compression: str | None = None) -> Path:
@@ -79,3 +83,19 @@ def test_a_class_name_that_is_no_text_is_an_error_that_names_the_file(tmp_path: 
     info.write_text(info.read_text().replace(CLASSES[0], "\\ud800"))
     with pytest.raises(DataError, match=r"data-00000-of-00001\.arrow: not a readable Arrow file"):
         read_pairs(folder)
+
+
+def test_an_image_of_a_stream_that_was_cut_short_is_an_error_and_never_a_signal(tmp_path: Path) -> None:
+    """Not even where the file claims to be as old as it was: what lies behind its end is not touched."""
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 64, 64, 3), dtype=np.uint8)
+    streams = [io.BytesIO() for _ in pixels]
+    for image, stream in zip(pixels, streams, strict=True):
+        Image.fromarray(image).save(stream, "PNG")  # several pages of memory each
+    images = [{"bytes": stream.getvalue(), "path": None} for stream in streams]
+    path = write(tmp_path / "a.arrow", pa.table({"image": images, "caption": ["a", "b", "c", "d"]}))
+    table, status = read_pairs(path), path.stat()
+    load_pair_image(table, 0)
+    os.truncate(path, 1000)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(PmpguardError, match=r"a\.arrow"):
+        load_pair_image(table, 3)

@@ -528,6 +528,7 @@ def test_a_tokenizer_with_more_ids_than_the_encoder_is_refused(tmp_path):
         ("retriever.dim", 10**9), ("retriever.dim", 60_000), ("retriever.image_size", 10**7),
         ("retriever.max_tokens", 10**9), ("text_encoder.settings.vocabulary", 10**12),
         ("text_encoder.settings.max_tokens", 10**12), ("retriever.dim", -1), ("retriever.dim", "x"),
+        ("text_encoder.prefix", 2**70), ("text_encoder.suffix", 10**400), ("text_encoder.pad_id", -1),
     ],
 )  # fmt: skip
 def test_hostile_sizes_are_refused_before_memory_is_taken(tmp_path, place, value):

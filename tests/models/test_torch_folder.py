@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from PIL import Image
 
 import pmpguard
 from pmpguard.cli.convert_weights import convert
-from pmpguard.errors import ConfigError, ModelError
+from pmpguard.errors import ConfigError, FullDiskError, ModelError
 from pmpguard.models.clip_folder import weight_files
 from pmpguard.models.encoders.pretrained import image_statistics
 from pmpguard.search.index.model_identity import identify_model, keep_model
@@ -200,3 +201,17 @@ def test_settings_of_another_type_are_named(tmp_path, config):
     (folder / "config.json").write_text(json.dumps({"model_type": "clip"} | config))
     with pytest.raises(ModelError, match=r"config\.json: not the settings of a CLIP"):
         pmpguard.load(folder)
+
+
+def test_a_full_disk_names_the_folder_and_leaves_nothing_of_it(tmp_path):
+    """The weights are written by a library whose error is no OSError."""
+    source = with_torch_weights(tmp_path / "torch")
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, usual[1]))
+    try:
+        with pytest.raises(FullDiskError, match="clip: could not be written") as caught:
+            convert(source, tmp_path / "clip")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    assert "free some disk space" in caught.value.fix
+    assert [path.name for path in tmp_path.iterdir()] == ["torch"]

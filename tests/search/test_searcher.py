@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +18,9 @@ from PIL import Image
 
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.images.decode import ImageError
-from pmpguard.errors import ConfigError, DataError
+from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.models.encoded import Encoded
-from pmpguard.search.calibration import match_probabilities
+from pmpguard.search.calibration import CALIBRATION, load_calibration, match_probabilities
 from pmpguard.search.index.changes import add_to_index, build_index, remove_from_index
 from pmpguard.search.index.embedding_files import open_metadata
 from pmpguard.search.index.stored_vectors import open_vectors
@@ -264,6 +267,51 @@ def test_an_index_deleted_under_a_reader(small_search, tmp_path):
     searcher.close()
     with pytest.raises(ConfigError, match="closed"):
         searcher.search(Query(TEXTS[0]))
+
+
+@pytest.mark.parametrize(("backend", "codec"), [("exact", "float16"), ("hnsw", "4bit")])
+def test_any_file_cut_short_under_a_reader_is_an_error_and_never_a_signal(
+    small_search, tmp_path, backend, codec
+):
+    """Touching a mapping of what was cut would kill the process. What is restored is taken up again."""
+    if backend == "hnsw":
+        pytest.importorskip("faiss")
+    build_index(tmp_path / "built", small_search.embedding, backend=backend, codec=codec)
+    index = tmp_path / "index"
+    shutil.copytree(tmp_path / "built", index)  # whose files are nobody else's
+    searcher = Searcher.open(index)
+    best = searcher.search(Query(TEXTS[0]))[0].id
+    queries: list[Callable[[], Any]] = [
+        lambda: searcher.search(Query(TEXTS[0])),
+        lambda: searcher.search(Query(TEXTS[0], kind="caption")),
+        lambda: searcher.search(Query(image=searcher.image(best))),
+        lambda: [word.word for word in searcher.explain(best, TEXTS[0]).words],
+        searcher.refresh,
+    ]
+    before, refused = [ask() for ask in queries], set()
+    for path in (path for path in index.rglob("*") if path.is_file()):
+        whole = path.read_bytes()
+        os.truncate(path, len(whole) // 2)
+        for number, ask in enumerate(queries):
+            try:
+                assert ask() == before[number]
+            except PmpguardError as error:
+                refused.add(str(error).partition(":")[0])
+        path.write_bytes(whole)
+        searcher.refresh()
+        assert [ask() for ask in queries] == before
+    assert len(refused) > 3 and all(str(index) in name for name in refused), refused
+
+
+def test_a_calibration_whose_parts_lie_nowhere_is_named(small_search, tmp_path):
+    """The directory of the archive says that it begins before the file does."""
+    (version,) = (small_search.index / "versions").iterdir()
+    data = bytearray((version / CALIBRATION).read_bytes())
+    assert load_calibration(version) is not None and data[-22:-18] == b"PK\5\6"
+    data[-10:-6] = (1 << 30).to_bytes(4, "little")  # the directory's size
+    (tmp_path / CALIBRATION).write_bytes(data)
+    with pytest.raises(DataError, match=f"{CALIBRATION}: damaged"):
+        load_calibration(tmp_path)
 
 
 def test_what_a_searcher_says_of_itself(searcher, small_search):

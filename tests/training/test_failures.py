@@ -97,30 +97,32 @@ def test_a_changed_dataset_is_refused_and_nothing_is_written(tmp_path: Path) -> 
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-# ---------------------------------------------------------------------------- SIGTERM, at whatever moment
+# ------------------------------------------------------------- two processes, struck at whatever moment
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 
 
-def launched(run: Path, stops: Sequence[float] = ()) -> None:
-    """Teacher and student in two processes until both are finished; `stops` are parts of their steps.
+def launched(run: Path, strikes: Sequence[tuple[float, str]] = ()) -> None:
+    """Teacher and student in two processes until both are finished; struck on the way, and started again.
 
-    At each of them the processes get SIGTERM and the next start continues.
+    A strike is a part of their steps and what happens there.
     """
-    for stop in (*stops, None):
+    for part, how in (*strikes, (-1.0, "")):
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        part = str(-1 if stop is None else stop)
-        command = [sys.executable, *launcher, str(HELPERS / "stopped_run.py"), str(run), "distilled", part]
+        script = [str(HELPERS / "struck_run.py"), str(run), "distilled", str(part), how]
         path = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+        command = [sys.executable, *launcher, *script]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        assert (done.returncode == 0) == (stop is None), done.stderr[-3000:]
+        assert (done.returncode == 0) == (part < 0), done.stderr[-3000:]
 
 
 @pytest.mark.slow
-def test_two_processes_stopped_while_one_teaches_the_other_end_as_the_undisturbed_run(tmp_path: Path) -> None:
+def test_two_processes_struck_while_one_teaches_the_other_end_as_the_undisturbed_run(tmp_path: Path) -> None:
+    """SIGTERM at any moment, then one of the two killed; `make torture` strikes all kinds of runs."""
+    draw = random.Random(3)
     launched(tmp_path / "straight")
-    launched(tmp_path / "stopped", [random.Random(3).random()])
+    launched(tmp_path / "stopped", [(0.6 * draw.random(), "SIGTERM"), (0.6 + 0.4 * draw.random(), "SIGKILL")])
     weights = [load_file(tmp_path / name / "model" / "model.safetensors") for name in ("straight", "stopped")]
     assert weights[0].keys() == weights[1].keys()
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())

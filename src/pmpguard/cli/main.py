@@ -107,6 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if verb not in VERBS:
         print(unknown_command(words, VERBS), file=sys.stderr)
         return 2
+    for word in words:
+        if word.encode(errors="replace").decode() != word:  # the system's bytes, as Python holds them
+            print(printable(f"pmpguard {verb}: {word} is not UTF-8\nFix: rename it"), file=sys.stderr)
+            return 2
     module, name, _ = VERBS[verb]
     if verb in ANSWERING:  # before torch is imported
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

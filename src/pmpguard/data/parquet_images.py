@@ -60,7 +60,8 @@ def read_table_image(path: Path, member: str, max_bytes: int) -> bytes:
         raise DataError(f"{path}: file not found", fix="check the path")
     status = path.stat()
     if path.suffix.lower() == ARROW:
-        return _checked(_arrow_row(path, member, status.st_mtime_ns), f"{path} {member}", max_bytes)
+        data = _arrow_row(path, member, status.st_mtime_ns, status.st_size)
+        return _checked(data, f"{path} {member}", max_bytes)
     starts = _row_group_starts(path, status.st_mtime_ns, status.st_size)
     row = int(number) if number.isascii() and number.isdigit() else starts[-1]
     if row >= starts[-1]:
@@ -78,9 +79,9 @@ def _checked(data: bytes | None, where: str, max_bytes: int) -> bytes:
     return bytes(data)
 
 
-def _arrow_row(path: Path, member: str, modified: int) -> bytes | None:
+def _arrow_row(path: Path, member: str, modified: int, size: int) -> bytes | None:
     name, _, number = member.rpartition("/")
-    column = _arrow_column(path, name, modified)
+    column = _arrow_column(path, name, modified, size)
     row = int(number) if number.isascii() and number.isdigit() else len(column)
     if row >= len(column):
         raise DataError(f"{path}: no row {number!r}", fix="read the table again")
@@ -89,7 +90,7 @@ def _arrow_row(path: Path, member: str, modified: int) -> bytes | None:
 
 
 @lru_cache(maxsize=64)
-def _arrow_column(path: Path, name: str, modified: int) -> pa.ChunkedArray:
+def _arrow_column(path: Path, name: str, modified: int, size: int) -> pa.ChunkedArray:
     table = map_arrow(path)
     if name not in image_columns(table.schema):
         raise DataError(f"{path}: no column {name!r} of images", fix="read the table again")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import tarfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -101,6 +103,23 @@ def test_bad_files(tmp_path: Path, name: str) -> None:
         read_pairs(path)
     assert name in str(flagged.value)
     assert flagged.value.fix or "nested" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"caption": "a \\ud800"}', r"sample 'a': caption holds '\\ud800'"),
+        (b'{"caption": "a", "n": ' + b"7" * 5000 + b"}", r"member 'a\.json': not readable"),
+    ],
+)
+def test_json_in_a_shard_is_checked_as_in_a_file(tmp_path: Path, content: bytes, message: str) -> None:
+    with tarfile.open(tmp_path / "s.tar", "w") as shard:
+        for name, data in (("a.png", examples.image(0)), ("a.json", content)):
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            shard.addfile(member, io.BytesIO(data))
+    with pytest.raises(DataError, match=r"s\.tar " + message):
+        read_pairs(tmp_path / "s.tar")
 
 
 def test_missing_path_and_unknown_format(tmp_path: Path) -> None:
