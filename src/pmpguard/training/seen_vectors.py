@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,13 +40,14 @@ class SeenVectors:
     def look(self, retriever: Retriever, world: World) -> tuple[Encoded, Encoded]:
         """All captions and images, without fragments; what no step saw since the last look is encoded."""
         kinds = (self.captions, self.has_captions), (self.images, self.has_images)
-        for _, has in kinds:
-            has[: world.size] = False  # every rank has something to encode
         missing = [(~has).nonzero()[:, 0] for _, has in kinds]
-        anew = self.split.encode_pooled(retriever, world, *(rows.cpu().numpy() for rows in missing))
+        asked = (
+            np.r_[rows.cpu().numpy(), : max(world.size - len(rows), 0)] for rows in missing
+        )  # something for every rank
+        anew = self.split.encode_pooled(retriever, world, *asked)
         found = []
         for (vectors, has), rows, some in zip(kinds, missing, anew, strict=True):
-            vectors[rows] = some.pooled.half()
+            vectors[rows] = some.pooled[: len(rows)].half()
             pooled = vectors.float()
             found.append(Encoded(pooled, pooled[:, None][:, :0], has[:, None][:, :0]))
             has.fill_(False)
