@@ -17,6 +17,7 @@ from pmpguard.audit.crossfit import CrossfitConfig, has_weights
 from pmpguard.audit.issues import read_issues, read_summary
 from pmpguard.data.formats.embeddings import read_clip_embeddings
 from pmpguard.data.pairs import PairTable
+from pmpguard.engine.parts import ALONE, Engine
 from pmpguard.errors import ConfigError, DataError, ModelError
 from pmpguard.models.config import preset
 from pmpguard.models.retriever import Retriever
@@ -114,6 +115,21 @@ def test_a_quick_audit_trains_nothing_and_finds_wrong_captions(tmp_path):
     assert roc_auc_score(~dirty.is_noisy, found) > 0.9
     assert outcome.summary.mismatch_rate == pytest.approx(dirty.is_noisy.mean(), abs=0.1)
     assert all(bool(row.proposals) == row.flag and not row.words for row in outcome.rows)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_weights(), reason="needs the extra 'weights'")
+def test_a_quick_audit_by_several_workers_judges_as_one_process(tmp_path, scenes):
+    config = AuditConfig(bootstrap=2, quick=True, crossfit=CrossfitConfig(image_size=32, device="cpu"))
+    alone, shared = (
+        audit_dataset(scenes, tmp_path / name, config, engine=engine)
+        for name, engine in (("alone", ALONE), ("shared", Engine(2)))
+    )
+    told = [{row.pair_id: row.p_match for row in outcome.rows} for outcome in (alone, shared)]
+    # a worker's threads may be fewer than those of a process alone, and then sums end in other digits
+    assert told[1] == pytest.approx(told[0], abs=1e-6)
+    assert shared.summary.mismatch_rate == pytest.approx(alone.summary.mismatch_rate, abs=1e-6)
+    assert shared.summary.issues == alone.summary.issues and shared.unjudged == alone.unjudged
 
 
 def test_a_quick_audit_needs_pretrained_encoders_and_no_other_judge(tmp_path, scenes, model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from pmpguard.data.formats import read_pairs
 from pmpguard.data.images.sources import StreamedImages
 from pmpguard.data.quality.check import check_dataset
 from pmpguard.engine.parts import Engine, Part, run_parts
-from pmpguard.engine.ray_cluster import sigterm_kept
+from pmpguard.engine.ray_cluster import connected, sigterm_kept
 from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.models.retriever import Retriever
 from pmpguard.search.index.changes import build_index
@@ -79,6 +80,35 @@ def test_errors_of_tasks_are_raised_here(cluster, tmp_path):
         run_parts(engine, f"{CALLS}:refuse", parts_in(tmp_path, 2))
     with pytest.raises(PmpguardError, match=r"3 workers were lost .* on .*0\.txt"):
         run_parts(engine, f"{CALLS}:die", parts_in(tmp_path, 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["connects", "is connected by its caller", "starts a cluster beside one"])
+def test_sigterm_means_in_and_after_a_job_what_it_meant_before(cluster, tmp_path, who):
+    import ray
+
+    heard = []
+
+    def listen(number: int, _: object) -> None:
+        heard.append(number)
+
+    before = signal.signal(signal.SIGTERM, listen)
+    try:
+        if who == "is connected by its caller":
+            with sigterm_kept():
+                ray.init(address=cluster.address, log_to_driver=False)
+        engine = Engine(2, "ray", None if who == "starts a cluster beside one" else cluster.address)
+        with connected(engine):
+            signal.raise_signal(signal.SIGTERM)
+        run_parts(engine, f"{CALLS}:write_square", parts_in(tmp_path, 2))
+        signal.raise_signal(signal.SIGTERM)
+        assert heard == [signal.SIGTERM] * 2
+        assert ray.is_initialized() == (who == "is connected by its caller")
+    finally:
+        with sigterm_kept():
+            ray.shutdown()
+        signal.signal(signal.SIGTERM, before)
+    assert [(tmp_path / f"{number}.txt").read_text() for number in range(2)] == ["0", "1"]
 
 
 @pytest.mark.slow

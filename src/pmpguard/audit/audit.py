@@ -35,7 +35,7 @@ from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import AuditRow, AuditSummary
 from pmpguard.audit.scan import image_sets, look, unread_pairs, usable_rows
 from pmpguard.audit.sprites import LoadThumbnail
-from pmpguard.data.formats.embeddings import ClipEmbeddings, match_pairs, read_clip_embeddings
+from pmpguard.data.formats.embeddings import ClipEmbeddings, match_pairs, read_clip_embeddings, unit_rows_of
 from pmpguard.data.images.decode import ImageError, load_pair_image
 from pmpguard.data.images.framing import Framing
 from pmpguard.data.images.sources import ImageSource, open_images
@@ -324,8 +324,8 @@ def judged_by_embeddings(
     image_rows = stored.table.image_codes[matched[table.first_rows]]
     caption_rows = stored.table.caption_codes[matched[firsts]]
     detector = NoiseDetector(bootstrap=0, seed=config.crossfit.seed).fit(
-        stored.captions[caption_rows], stored.images[image_rows], table.caption_codes, table.image_codes,
-        more=more, image_labels=image_label_codes(table),
+        unit_rows_of(stored.captions, caption_rows), unit_rows_of(stored.images, image_rows),
+        table.caption_codes, table.image_codes, more=more, image_labels=image_label_codes(table),
     )  # fmt: skip
     return judged_part(table, detector)
 

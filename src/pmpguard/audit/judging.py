@@ -71,11 +71,16 @@ def judged_part(table: PairTable, detector: NoiseDetector) -> JudgedPart:
     texts, images = detector.vectors  # in float16 where there are many
     sums = regression_sums(texts, images, text_of, image_of, detector.clean_probability)
     to_images = sums.to_images()
-    expected = torch.cat([full(part) @ to_images for part in torch.split(texts, BLOCK_ROWS)])  # (C, l)
+    expected = torch.empty(len(texts), to_images.shape[1], device=texts.device)  # (C, l) unit
+    meaning = torch.empty(len(texts), device=texts.device)
+    for start in range(0, len(texts), BLOCK_ROWS):
+        part = slice(start, start + BLOCK_ROWS)
+        found = full(texts[part]) @ to_images
+        expected[part], meaning[part] = normalize(found, dim=1), found.norm(dim=1)
     return JudgedPart(
-        np.arange(len(table)), normalize(expected, dim=1), full(images), text_of, image_of,
-        distinct_captions(table), np.arange(len(texts)), np.arange(len(images)), detector.collected,
-        detector.null, detector.similar_texts, meaning=expected.norm(dim=1),
+        np.arange(len(table)), expected, full(images), text_of, image_of, distinct_captions(table),
+        np.arange(len(texts)), np.arange(len(images)), detector.collected, detector.null,
+        detector.similar_texts, meaning=meaning,
     )  # fmt: skip
 
 

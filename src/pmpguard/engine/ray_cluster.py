@@ -50,8 +50,8 @@ def connected(engine: Engine) -> Iterator[Any]:
         yield ray
         return
     settings: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-    if engine.address is None:
-        settings |= {"num_cpus": engine.workers, "include_dashboard": False}
+    if engine.address is None:  # "local": a cluster that runs here already is not ours to use
+        settings |= {"address": "local", "num_cpus": engine.workers, "include_dashboard": False}
     else:
         require_answer(engine.address)
         settings["address"] = engine.address
@@ -67,12 +67,17 @@ def connected(engine: Engine) -> Iterator[Any]:
     try:
         yield ray
     finally:
-        ray.shutdown()
+        with sigterm_kept():
+            ray.shutdown()
 
 
 @contextmanager
 def sigterm_kept() -> Iterator[None]:
-    """Ray takes SIGTERM for itself and ends the process at once; the handler from before is put back."""
+    """Put the handler from before back.
+
+    When it starts Ray takes SIGTERM for itself, and when it stops it leaves the kernel's default, which ends
+    the process whatever Python believes to have installed.
+    """
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

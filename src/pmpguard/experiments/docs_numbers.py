@@ -72,6 +72,11 @@ DETECTED = (
 )
 RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
 PAIRS = (1_000_000, 5_000_000, 100_000_000)
+CASES = {
+    "tiny": "scenes, tiny encoders trained whole",
+    "light": "scenes, frozen light encoders",
+    "rsicd": "RSICD's first images, frozen light encoders",
+}
 Lines = Sequence[tuple[str, str]]
 
 
@@ -261,6 +266,20 @@ def shard_table(results: Path) -> str:
     return markdown_table(["", "measured"], rows)
 
 
+def detection_cost_table(results: Path) -> str:
+    """What a look at the training set costs of an epoch, and what it finds."""
+    cases = read_json(results / "detection_cost.json")["cases"]
+    rows = []
+    for case, name in CASES.items():
+        for look in ("anew", "steps"):
+            runs = [run[look] for run in cases[case]["runs"]]
+            share, auroc = (
+                sum(run[each] for run in runs) / len(runs) for each in ("share_of_an_epoch", "auroc")
+            )
+            rows.append([name, f"{cases[case]['pairs']:,}", look, f"{share:.1%}", f"{auroc:.4f}"])
+    return markdown_table(["pairs", "number", "`look`", "of an epoch's processor time", "AUROC"], rows)
+
+
 TABLES: dict[str, Callable[[Path], str]] = {
     "rsicd-light headline": partial(light_table, lines=HEADLINE, full=False),
     "rsicd-light mr": partial(light_table, lines=LIGHT, full=True),
@@ -280,6 +299,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "search codecs": codecs_table,
     "shard-reading": shard_table,
     "memory-scale": memory_table,
+    "detection-cost": detection_cost_table,
     "default head": default_head_table,
 }
 BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)

@@ -140,6 +140,8 @@ def deciding_settings(config: ExperimentConfig) -> dict[str, Any]:
             del plain[name]
     if config.train.model.fit == "squash":
         del plain["train"]["model"]["fit"]
+    if config.train.look == "anew":
+        del plain["train"]["look"]
     if config.judge is not None:
         plain["judge"] = config.judge.name
     if config.noise.file is not None:

@@ -66,6 +66,8 @@ class TrainConfig:
         checkpoint_every: steps between checkpoints; 0 saves only at the end of epochs, -1 never.
         keep_checkpoints: how many of the newest checkpoints are kept.
         evaluate_every: epochs between two validations.
+        look: what detection reads before an epoch: the training set encoded anew, or vectors that the steps
+            of the epoch before made, with only what they left out encoded. Those are in checkpoints, too.
         device: where to train: "auto", "cpu" or "cuda".
     """
 
@@ -87,6 +89,7 @@ class TrainConfig:
     checkpoint_every: int = 0
     keep_checkpoints: int = 2
     evaluate_every: int = 1
+    look: Literal["anew", "steps"] = "anew"
     device: str = "auto"
 
     def __post_init__(self) -> None:

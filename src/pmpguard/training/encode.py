@@ -80,9 +80,18 @@ class Split:
         """Each distinct caption and each image once, float32; every rank does its share and gets all."""
         return self._read(encode_texts, encode_images, retriever, world)
 
-    def encode_pooled(self, retriever: Retriever, world: World = ALONE) -> tuple[Encoded, Encoded]:
-        """The same without fragments, which of a whole training set would fill the memory."""
-        return self._read(_alone(encode_texts), _alone(encode_images), retriever, world)
+    def encode_pooled(
+        self,
+        retriever: Retriever,
+        world: World = ALONE,
+        captions: np.ndarray | None = None,
+        images: np.ndarray | None = None,
+    ) -> tuple[Encoded, Encoded]:
+        """The same without fragments, which of a whole training set would fill the memory.
+
+        `captions` and `images` are the numbers of those that are wanted, by default all.
+        """
+        return self._read(_alone(encode_texts), _alone(encode_images), retriever, world, captions, images)
 
     def pooled_features(self, retriever: Retriever, world: World = ALONE) -> tuple[Tensor, Tensor]:
         """Without fragments and up to the encoders' last linear layers: (C, c) and (I, e)."""
@@ -96,11 +105,15 @@ class Split:
         read_images: Callable[[Retriever, ImageInput], Encoded],
         retriever: Retriever,
         world: World,
+        captions: np.ndarray | None = None,
+        images: np.ndarray | None = None,
     ) -> tuple[Encoded, Encoded]:
         device = self.tokens.ids.device
-        captions, images = (self._own_parts(len(items), world) for items in (self.tokens, self.images))
-        inputs = self.images.batches([np.arange(part.start, part.stop) for part in images])
-        counts = [sum(part.stop - part.start for part in parts) for parts in (captions, images)]
+        captions = np.arange(len(self.tokens)) if captions is None else captions
+        images = np.arange(len(self.images)) if images is None else images
+        own = [numbers[world.share(len(numbers))] for numbers in (captions, images)]
+        parts = [[some[i : i + self.batch] for i in range(0, len(some), self.batch)] for some in own]
+        counts, longest = [len(numbers) for numbers in own], self.tokens.longest
         bar = progress_bar(sum(counts), 0, "encoding", unit="item", active=world.is_main, leave=False)
 
         def told(part: Encoded) -> Encoded:
@@ -109,19 +122,13 @@ class Split:
 
         with encoder_precision(device, self.precision), bar:
             texts = Encoded.filled(
-                (told(read_texts(retriever, self.tokens.part(part))) for part in captions), counts[0]
+                (told(read_texts(retriever, self.tokens.padded(part, longest))) for part in parts[0]),
+                counts[0],
             )
-            seen = Encoded.filled((told(read_images(retriever, given)) for given in inputs), counts[1])
-        return (
-            gather_encoded(texts, len(self.tokens), world),
-            gather_encoded(seen, len(self.images), world),
-        )
-
-    def _own_parts(self, count: int, world: World) -> list[slice]:
-        """This rank's share of `count` items, cut into batches."""
-        share = world.share(count)
-        starts = range(share.start, share.stop, self.batch)
-        return [slice(start, min(start + self.batch, share.stop)) for start in starts]
+            seen = Encoded.filled(
+                (told(read_images(retriever, given)) for given in self.images.batches(parts[1])), counts[1]
+            )
+        return gather_encoded(texts, len(captions), world), gather_encoded(seen, len(images), world)
 
 
 def _alone(read: Callable[[Retriever, Input], Encoded]) -> Callable[[Retriever, Input], Encoded]:

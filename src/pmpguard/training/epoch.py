@@ -14,6 +14,7 @@ from pmpguard.training.distributed import World, broadcast_tensors
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.encode import Split
 from pmpguard.training.feature_cache import can_cache
+from pmpguard.training.seen_vectors import SeenVectors
 from pmpguard.training.stored_features import Storage
 
 
@@ -27,11 +28,21 @@ def open_split(table: PairTable, images: ImageSource, retriever: Retriever, conf
 
 
 def plan_epoch(
-    method: Method, averaged: AveragedWeights, split: Split, epoch: int, config: TrainConfig, world: World
+    method: Method,
+    averaged: AveragedWeights,
+    split: Split,
+    epoch: int,
+    config: TrainConfig,
+    world: World,
+    seen: SeenVectors | None = None,
 ) -> EpochPlan:
-    """The method's plan, from the training set as the averaged weights see it; rank 0's on every rank."""
+    """The method's plan, from the training set as the averaged weights see it; rank 0's on every rank.
+
+    Where `seen` is given, what the steps of the epoch before saw is not encoded again.
+    """
     device = method.retriever.device
-    encode = split.encode if method.plans_by_fragments else split.encode_pooled
+    look = split.encode_pooled if seen is None else seen.look
+    encode = split.encode if method.plans_by_fragments else look
     view = TrainingView(
         lambda: encode(method.retriever, world),
         split.caption_of,

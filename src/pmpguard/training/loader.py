@@ -125,12 +125,6 @@ class TokenTable:
         """The longest of the given captions, rounded up."""
         return min(self.longest, rounded(max(1, int(self.lengths[captions].max())), LENGTH_STEP))
 
-    def part(self, part: slice) -> Words | Encoded:
-        """Some captions at full length."""
-        if self.features is not None:
-            return self.features[part].to(self.ids.device)
-        return Words(self.ids[part].long(), self.mask[part])
-
     def padded(self, captions: np.ndarray, width: int | None = None) -> Words | Encoded:
         """The given distinct captions (n,), all as long as the longest of them, rounded up."""
         width = width or self.width(captions)

@@ -47,6 +47,7 @@ from pmpguard.training.loader import BatchLoader, batch_names
 from pmpguard.training.outside_judge import JudgeVectors
 from pmpguard.training.parameter_groups import build_optimiser
 from pmpguard.training.schedule import rate_factor, step_seed
+from pmpguard.training.seen_vectors import SeenVectors
 from pmpguard.training.step import StepRunner, captures
 from pmpguard.training.tracking import Tracker, progress_bar, write_environment
 
@@ -206,26 +207,22 @@ def set_up(
     broadcast_state(method, world)
     optimiser = build_optimiser(method, config, device)
     averaged = AveragedWeights(method, config.ema)
-    sampler = PairSampler(
-        data.train.image_codes,
-        data.train.caption_codes,
-        config.batch_size,
-        config.seed,
-        captions_per_image=config.captions_per_image,
-    )
+    codes, together = (data.train.image_codes, data.train.caption_codes), config.captions_per_image
+    sampler = PairSampler(*codes, config.batch_size, config.seed, captions_per_image=together)
     if sampler.steps_per_epoch < config.optimiser.grad_accumulation:
         raise DataError(
             f"{sampler.steps_per_epoch} batches an epoch, "
             f"optimiser.grad_accumulation {config.optimiser.grad_accumulation}",
             fix="lower optimiser.grad_accumulation or batch_size",
         )
-    train_split = open_split(data.train, data.train_images, method.retriever, config)
-    held_out = open_split(data.validation.table, data.validation.images, method.retriever, config)
+    sides = (data.train, data.train_images), (data.validation.table, data.validation.images)
+    train_split, held_out = (open_split(*side, method.retriever, config) for side in sides)
     loader = BatchLoader(
         train_split.table, train_split.images, train_split.tokens, sampler, config.augmentation, config.seed,
         device, world, same_shapes=captures(config, device, world),
     )  # fmt: skip
-    runner = StepRunner(method, optimiser, averaged, config, device, world, teacher)
+    seen = None if config.look == "anew" else SeenVectors(train_split, method.retriever.config.dim, device)
+    runner = StepRunner(method, optimiser, averaged, config, device, world, teacher, seen)
     return RunState(
         config, data, folder, world, device, identity, method, optimiser, averaged, sampler, loader,
         train_split, held_out, runner,
@@ -247,8 +244,9 @@ def restore(state: RunState) -> None:
             state.averaged.load(tensors.get("averaged", {}))
             state.best = tensors.get("best", {})
             state.plan = EpochPlan.of(tensors["plan"])
-        sums = tensors.get("sums", {})
-        state.runner.sums = {name: value.to(state.device) for name, value in sums.items()}
+            if state.runner.seen is not None:
+                state.runner.seen.load(tensors["seen"])
+        state.runner.sums = {name: one.to(state.device) for name, one in tensors.get("sums", {}).items()}
         state.runner.counted = state.position.counted
     elif state.world.is_main:
         write_json(state.folder / "config.json", to_dict(state.config))
@@ -299,7 +297,8 @@ def run_epoch(state: RunState, epoch: int, watch: Watch) -> None:
 
 def begin_epoch(state: RunState, epoch: int, watch: Watch) -> None:
     """Let the method plan the epoch."""
-    state.plan = plan_epoch(state.method, state.averaged, state.train_split, epoch, state.config, state.world)
+    read = state.config, state.world, state.runner.seen
+    state.plan = plan_epoch(state.method, state.averaged, state.train_split, epoch, *read)
     log, p_match = dict(state.plan.log), state.method.p_match
     if state.observe is not None and p_match is not None:
         log |= state.observe(epoch, p_match.detach().float().cpu().numpy())
@@ -373,6 +372,7 @@ def save(state: RunState, tracker: Tracker) -> None:
             "best": state.best,
             "sums": state.runner.sums,
             "plan": state.plan.tensors(),
+            "seen": {} if state.runner.seen is None else state.runner.seen.tensors(),
         }
         now = replace(state.position, metrics_bytes=tracker.synced_bytes(), counted=state.runner.counted)
         save_checkpoint(state.folder, state.identity, now, tensors, state.config.keep_checkpoints)

@@ -23,6 +23,7 @@ from pmpguard.training.distributed import World, average_gradients, gather_encod
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.feature_cache import encode_images, encode_texts
 from pmpguard.training.loader import DeviceBatch, ImageInput
+from pmpguard.training.seen_vectors import SeenVectors
 
 
 def captures(config: TrainConfig, device: torch.device, world: World) -> bool:
@@ -42,8 +43,10 @@ class StepRunner:
         device: torch.device,
         world: World,
         teacher: Retriever | None = None,
+        seen: SeenVectors | None = None,
     ) -> None:
         self.method, self.optimiser, self.averaged = method, optimiser, averaged
+        self.seen = seen  # told of every batch
         self.config, self.device, self.world, self.teacher = config, device, world, teacher
         self.parameters = [value for value in method.parameters() if value.requires_grad]
         self.base_rates = [group["lr"] for group in optimiser.param_groups]
@@ -130,6 +133,8 @@ class StepRunner:
             batch.longer_than,
             weights=None if self.weights is None else self.weights[batch.rows],
         )
+        if self.seen is not None:
+            self.seen.keep(encoded)
         if self.teacher is None:
             return encoded
         with torch.no_grad():

@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from helpers.planted_pairs import planted, write_clip_folder
 
-from pmpguard.data.formats.embeddings import match_pairs, read_clip_embeddings
+from pmpguard.data.formats import embeddings
+from pmpguard.data.formats.embeddings import match_pairs, read_clip_embeddings, unit_rows_of
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
 
@@ -23,6 +24,22 @@ def test_parts_are_read_in_the_order_of_their_numbers(tmp_path):
     np.testing.assert_allclose(found.captions, pairs.captions.astype("float16"))
     assert found.table.captions[13] == f"caption 13 of something like {pairs.own[13]}"
     assert found.table.image_codes.tolist() == pairs.image_of.tolist()
+
+
+def test_vectors_of_one_file_that_are_all_wanted_stay_on_disk(tmp_path):
+    pairs = planted(images=6, per_image=4, dim=3)
+    write_clip_folder(tmp_path, pairs, parts=1)  # every image four times, every caption once
+    found = read_clip_embeddings(tmp_path)
+    assert isinstance(found.captions.base, np.memmap) and not isinstance(found.images.base, np.memmap)
+
+
+def test_rows_are_made_unit_vectors_block_by_block(monkeypatch):
+    monkeypatch.setattr(embeddings, "BLOCK_ROWS", 2)
+    vectors = np.array([[3, 4], [0, 0], [0, 2], [np.nan, 1]], np.float16)
+    found = unit_rows_of(vectors, np.array([2, 0, 1, 0, 3]))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found[:4], [[0, 1], [0.6, 0.8], [0, 0], [0.6, 0.8]], rtol=1e-6)
+    assert np.isnan(found[4]).any()
 
 
 def test_pairs_are_matched_by_file_name_and_caption(tmp_path):

@@ -7,7 +7,7 @@ captions in `text_metadata/*.parquet`. Arrays are mapped, never unpickled, and m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from pmpguard.remote import exists, is_remote, local_folder_of
 
 NamedPair = tuple[str, str]  # name of the image, caption
 SEVERAL = -1
+BLOCK_ROWS = 16_384  # converted at once
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,20 @@ def read_clip_embeddings(folder: Path) -> ClipEmbeddings:
     if (folder / "text_metadata").is_dir():
         return _with_captions_apart(folder, images, captions)
     metadata = _read_metadata(folder / "metadata")
-    _check_counts(folder, {"img_emb": len(images), "text_emb": len(captions), "metadata": metadata.num_rows})
+    counts = {"img_emb": _count(images), "text_emb": _count(captions), "metadata": metadata.num_rows}
+    _check_counts(folder, counts)
     table = _named_pairs(metadata, folder)
     first_captions = np.unique(table.caption_codes, return_index=True)[1]
-    return ClipEmbeddings(table, images[table.first_rows], captions[first_captions])
+    return ClipEmbeddings(table, _chosen(images, table.first_rows), _chosen(captions, first_captions))
 
 
 def _with_captions_apart(
-    folder: Path, images: npt.NDArray[np.floating], captions: npt.NDArray[np.floating]
+    folder: Path, images: list[npt.NDArray[np.floating]], captions: list[npt.NDArray[np.floating]]
 ) -> ClipEmbeddings:
     """What `pmpguard embed` wrote."""
     pixels, texts = _read_metadata(folder / "metadata"), _read_metadata(folder / "text_metadata")
-    _check_counts(folder, {"img_emb": len(images), "metadata": pixels.num_rows})
-    _check_counts(folder, {"text_emb": len(captions), "text_metadata": texts.num_rows})
+    _check_counts(folder, {"img_emb": _count(images), "metadata": pixels.num_rows})
+    _check_counts(folder, {"text_emb": _count(captions), "text_metadata": texts.num_rows})
     for name, part, wanted in (("metadata", pixels, "id"), ("text_metadata", texts, "image_id")):
         if wanted not in part.column_names:
             raise DataError(f"{folder / name}: no column {wanted!r}", fix=f"found {part.column_names}")
@@ -73,12 +75,39 @@ def _with_captions_apart(
     table = PairTable.from_columns(pairs, root, folder.name, str(folder / "text_metadata"))
     row_of = {id: row for row, id in enumerate(pixels["id"].to_pylist())}
     ids = table.column("image_id")
-    of_images = [row_of.get(ids[row], -1) for row in table.first_rows]
-    if -1 in of_images:
-        missing = ids[table.first_rows[of_images.index(-1)]]
+    of_images = np.array([row_of.get(ids[row], -1) for row in table.first_rows], np.int64)
+    if (of_images < 0).any():
+        missing = ids[table.first_rows[of_images.argmin()]]
         raise DataError(f"{folder}: captions of {missing!r}, but no such image", fix="embed it again")
     first_captions = np.unique(table.caption_codes, return_index=True)[1]
-    return ClipEmbeddings(table, images[of_images], captions[first_captions])
+    return ClipEmbeddings(table, _chosen(images, of_images), _chosen(captions, first_captions))
+
+
+def unit_rows_of(vectors: npt.NDArray[np.floating], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    """(K, d) the rows (K,) of stored vectors in float32, of length 1; one of zeros stays as it is."""
+    found = np.empty((len(rows), vectors.shape[1]), np.float32)
+    for start in range(0, len(rows), BLOCK_ROWS):
+        part = np.asarray(vectors[rows[start : start + BLOCK_ROWS]], np.float32)
+        lengths = np.linalg.norm(part, axis=1, keepdims=True)
+        found[start : start + len(part)] = part / np.where(lengths > 0, lengths, 1)
+    return found
+
+
+def _count(parts: list[npt.NDArray[np.floating]]) -> int:
+    return sum(map(len, parts))
+
+
+def _chosen(parts: list[npt.NDArray[np.floating]], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.floating]:
+    """The rows (K,) of files that follow one another: still mapped where they are all of one, else a copy."""
+    if len(parts) == 1 and np.array_equal(rows, np.arange(len(parts[0]))):
+        return parts[0]
+    found = np.empty((len(rows), parts[0].shape[1]), np.result_type(*parts))
+    start = 0
+    for part in parts:
+        here = np.flatnonzero((rows >= start) & (rows < start + len(part)))
+        found[here] = part[rows[here] - start]
+        start += len(part)
+    return found
 
 
 def _check_counts(folder: Path, counts: dict[str, int]) -> None:
@@ -94,29 +123,39 @@ def match_pairs(table: PairTable, embedded: PairTable) -> npt.NDArray[np.int64]:
     the longest ending (`a/1.png` of `/data/a/1.png`) is taken, if it is alone in that and no other image of
     the table agrees with it as well or better.
     """
-    names = embedded.column("image")
     row_of: dict[NamedPair, int] = {}
+    for row, pair in enumerate(_named(embedded)):
+        row_of.setdefault(pair, row)
+    found = np.array([row_of.get(pair, -1) for pair in _named(table)], dtype=np.int64)
+    missing = np.flatnonzero(found < 0)
+    if not len(missing):
+        return found
     row_ending: dict[NamedPair, int] = {}  # by the ends of names; SEVERAL where images share one
-    for row, (name, caption) in enumerate(zip(names, embedded.captions, strict=True)):
-        if row_of.setdefault((name, caption), row) != row:
-            continue
+    for (name, caption), row in row_of.items():
         for ending in _endings(name):
             if row_ending.setdefault((ending, caption), row) != row:
                 row_ending[ending, caption] = SEVERAL
-    pairs = list(zip(table.column("image"), table.captions, strict=True))
-    matched = {pair: row_of[pair] for pair in pairs if pair in row_of}
-    taken = set(matched.values())
+    taken = set(found.tolist())
     claims: dict[int, list[tuple[int, NamedPair]]] = {}  # of a row: how much of a name agrees, and whose
-    for name, caption in dict.fromkeys(pair for pair in pairs if pair not in matched):
+    unknown = list(_named(table.take(missing)))
+    for name, caption in dict.fromkeys(unknown):
         common = next((end for end in _endings(name) if (end, caption) in row_ending), "")
         row = row_ending.get((common, caption), SEVERAL)
         if row != SEVERAL and row not in taken:
             claims.setdefault(row, []).append((common.count("/"), (name, caption)))
+    matched: dict[NamedPair, int] = {}
     for row, claimants in claims.items():
         best = max(claimants)
         if sum(length == best[0] for length, _ in claimants) == 1:
             matched[best[1]] = row
-    return np.array([matched.get(pair, -1) for pair in pairs], dtype=np.int64)
+    found[missing] = [matched.get(pair, -1) for pair in unknown]
+    return found
+
+
+def _named(table: PairTable) -> Iterator[NamedPair]:
+    """Image and caption of every pair, a few thousand in memory at a time."""
+    for batch in table.arrow.select(["image", "caption"]).to_batches(max_chunksize=10_000):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def match_names(names: Sequence[str], known: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -165,7 +204,7 @@ def _numbered(files: list[Path]) -> list[Path]:
     return sorted(files, key=lambda file: [int(number) for number in re.findall(r"\d+", file.name)])
 
 
-def _read_arrays(folder: Path) -> npt.NDArray[np.floating]:
+def _read_arrays(folder: Path) -> list[npt.NDArray[np.floating]]:
     files = _numbered(list(folder.glob("*.npy"))) if folder.is_dir() else []
     if not files:
         raise DataError(f"{folder}: no .npy files", fix="give a folder with img_emb, text_emb and metadata")
@@ -180,7 +219,7 @@ def _read_arrays(folder: Path) -> npt.NDArray[np.floating]:
                 fix="all parts must come from one model",
             )
         parts.append(array)
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return parts
 
 
 def mapped_array(file: Path) -> npt.NDArray[Any]:
