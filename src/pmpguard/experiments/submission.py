@@ -147,9 +147,14 @@ def _noise_problems(row: ResultRow) -> list[str]:
     listed = protocol_noise().get(row.noise_sha256)
     if listed is None:
         return [f"noise_sha256 {row.noise_sha256[:12]}… is of no noise file of the protocol"]
-    dataset = f"{row.dataset}, one caption" if row.settings.get("one_caption") else row.dataset
-    own = (dataset, row.level, row.rate, row.seed)
+    own = noise_place(row)
     return [] if listed == own else [f"noise_sha256 is of {_named(listed)}, the row says {_named(own)}"]
+
+
+def noise_place(row: ResultRow) -> tuple[str, str, float, int]:
+    """Which noise of the protocol a row is of: dataset, level, rate and seed."""
+    dataset = f"{row.dataset}, one caption" if row.settings.get("one_caption") else row.dataset
+    return dataset, row.level, row.rate, row.seed
 
 
 @cache
