@@ -140,7 +140,7 @@ def test_sorting_filtering_and_details_by_keyboard_and_on_a_phone(board: Any) ->
     page = board(color_scheme="dark")
 
     def methods() -> list[str]:
-        return page.locator("#leaderboard tbody tr:not([hidden]):not(.detail) button").all_inner_texts()
+        return page.locator("#board tbody tr:not([hidden]):not(.detail) button").all_inner_texts()
 
     nasty = "<img src=x onerror=alert(1)>"
     assert methods() == ["oracle", "ours", "once", nasty]  # the usual filters: 40 %
@@ -160,7 +160,7 @@ def test_sorting_filtering_and_details_by_keyboard_and_on_a_phone(board: Any) ->
     )
     page.locator("select[name=models]").select_option("1")
     page.locator("select[name=rate]").select_option("0.4")
-    first = page.locator("#leaderboard tbody tr:not([hidden]) button").first
+    first = page.locator("#board tbody tr:not([hidden]) button").first
     first.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
@@ -174,7 +174,7 @@ def test_sorting_filtering_and_details_by_keyboard_and_on_a_phone(board: Any) ->
     phone = board(viewport={"width": 360, "height": 740}, has_touch=True)
     assert phone.evaluate("getComputedStyle(document.documentElement).backgroundColor") != dark
     assert phone.evaluate("document.documentElement.scrollWidth") <= 360
-    phone.locator("#leaderboard tbody tr:not([hidden]) button").nth(1).tap()
+    phone.locator("#board tbody tr:not([hidden]) button").nth(1).tap()
     assert (
         phone.locator("tr.detail").is_visible()
         and phone.evaluate("document.documentElement.scrollWidth") <= 360

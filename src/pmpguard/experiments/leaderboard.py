@@ -122,7 +122,7 @@ def leaderboard(entries: Sequence[Entry]) -> str:
     )
     places = "".join(f'<th scope="col" class="place">{title}</th>' for title in FILTERS.values())
     block = [
-        '<div id="leaderboard">',
+        '<div id="board">',
         f"<style>{style}</style>",
         f"<form>{''.join(_filter(name, title, entries) for name, title in FILTERS.items())}</form>",
         '<p id="leaderboard-count" role="status"></p>',
@@ -217,7 +217,7 @@ def _runs(one: Entry, entries: Sequence[Entry]) -> dict[str, Any]:
     shared["train"] = {name: value for name, value in shared["train"].items() if name != "seed"}
     runs = [
         {
-            "seed": row.seed, "mR": round(row.metrics["mr"], 2),
+            "seed": row.seed, "mR": f"{row.metrics['mr']:.2f}",
             "95 % over test images": f"{row.metrics['mr_low']:.2f} to {row.metrics['mr_high']:.2f}"
             if "mr_low" in row.metrics else "not recorded",
             "commit": row.commit, "noise file, SHA-256": noise(row), "settings' fingerprint": row.fingerprint,
@@ -231,7 +231,8 @@ def _runs(one: Entry, entries: Sequence[Entry]) -> dict[str, Any]:
 
 def documentation_page(results: Path) -> str:
     """The page of the documentation, in Markdown."""
-    return f"# Leaderboard\n\n{INTRODUCTION}\n{leaderboard(read_entries(results))}"
+    head = "---\nhide: [toc]\nsearch:\n  exclude: true\n---\n"
+    return f"{head}# Leaderboard\n\n{INTRODUCTION}\n{leaderboard(read_entries(results))}"
 
 
 def standalone_page(results: Path) -> str:

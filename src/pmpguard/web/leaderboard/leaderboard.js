@@ -1,5 +1,5 @@
 (() => {
-  const board = document.getElementById("leaderboard");
+  const board = document.getElementById("board");
   const form = board.querySelector("form");
   const body = board.querySelector("tbody");
   const rows = [...body.rows];
