@@ -9,6 +9,11 @@ one line of the recipe:
 
     python benchmarks/explore.py rsicd-light variations.yaml --dataset FOLDER --line pmpguard
 
+Without a list, every line of the recipe is tried with the same grid of learning rates, so that none is left
+untuned; the encoders' is given, the heads' keeps its ratio to it:
+
+    python benchmarks/explore.py rsicd-light --learning_rates 1e-4 3e-4 1e-3 --rates 0.4 0.8 --dataset FOLDER
+
 Rows go to benchmarks/results/explore.jsonl; variations that stand there with the same settings are skipped.
 """
 
@@ -18,6 +23,7 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,15 +121,37 @@ def explore(grid: GridConfig, line: str, variation: dict[str, Any], data: Prepar
     }
 
 
+def learning_rate_grid(
+    grid: GridConfig, learning_rates: Sequence[float], rates: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Every competitor with each learning rate at every mismatch rate; heads' keep the line's ratio."""
+    found = []
+    for line in grid.methods:
+        if line.oracle or line.judge is not None:  # no competitor, or not at hand
+            continue
+        usual = cell_config(grid, line, "caption", 0.0, 0).train.optimiser
+        for rate in rates:
+            for chosen in learning_rates:
+                optimiser = {"encoder_lr": chosen, "head_lr": chosen * usual.head_lr / usual.encoder_lr}
+                name = f"learning rate {chosen:g}"
+                found.append(
+                    {"name": name, "line": line.name, "rate": rate, "train": {"optimiser": optimiser}}
+                )
+    return found
+
+
 USUAL: dict[str, Any] = {"rate": 0.0, "level": "caption", "seed": 0}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("recipe", type=Path)
-    parser.add_argument("variations", type=Path)
+    parser.add_argument("variations", type=Path, nargs="?")
+    parser.add_argument("--learning_rates", type=float, nargs="+", default=[], help="of the encoders")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.4, 0.8], help="with --learning_rates")
     parser.add_argument("--dataset", help="where the recipe's dataset lies")
     parser.add_argument("--line", default="pmpguard")
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1), help="every second of two: 0 2 and 1 2")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run after this long")
     parser.add_argument("--rows", type=Path, default=ROWS)
     options = parser.parse_args()
@@ -133,7 +161,10 @@ def main() -> None:
     if options.rows.exists():
         done = {json.loads(line)["fingerprint"] for line in options.rows.read_text().splitlines()}
     data: PreparedDataset | None = None
-    for variation in yaml.safe_load(options.variations.read_text()):
+    variations = learning_rate_grid(grid, options.learning_rates, options.rates)
+    if options.variations is not None:
+        variations += yaml.safe_load(options.variations.read_text())
+    for variation in variations[options.part[0] :: options.part[1]]:
         line = variation.get("line", options.line)
         settings = deciding_settings(varied(grid, line, variation))
         identity = row_fingerprint(f"{line}, {variation['name']}", settings)

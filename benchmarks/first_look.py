@@ -23,13 +23,14 @@ from pmpguard.data.pairs import image_label_codes
 from pmpguard.device import pick_device
 from pmpguard.evaluation.detection import measure_detection
 from pmpguard.experiments.grid import cell_config, read_grid
+from pmpguard.experiments.recipe_names import find_recipe
 from pmpguard.experiments.run import prepare_dataset
 from pmpguard.methods.method import TrainingView
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.encode import Split
 from pmpguard.training.loop import build_method
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "rsicd-light.yaml"
+RECIPE = find_recipe("rsicd-light")
 CASES = [("caption", 0.0), ("caption", 0.2), ("caption", 0.4), ("caption", 0.6), ("caption", 0.8),
          ("image", 0.4), ("image", 0.8)]  # fmt: skip
 

@@ -1,11 +1,14 @@
 """Noise files of the protocol: RSICD and UCM, both levels, rates 0.2 to 0.8, seeds 0 to 2, in three forms.
 
+Besides, caption-level noise of the same datasets with one caption kept of each training image.
+
     python benchmarks/noise_protocol.py --rsicd DIR --ucm DIR --write OUT    # the files, and their hashes
     python benchmarks/noise_protocol.py --rsicd DIR --ucm DIR                # make all again and compare
 
-The list of hashes is benchmarks/protocol/noise_files.json. Each file is made, written as our noise file, as
-RRSITR's CSV and, where captions are permuted, as NCR's `.npy`; all three are read back and must give the same
-pairs. Whoever has the datasets gets the same bytes, and whoever has a file can look it up by its hash.
+The list of hashes is src/pmpguard/experiments/noise_files.json, by which `pmpguard table --check` knows them.
+Each file is made, written as our noise file, as RRSITR's CSV and, where captions are permuted, as NCR's
+`.npy`; all three are read back and must give the same pairs. Whoever has the datasets gets the same bytes,
+and whoever has a file can look it up by its hash.
 """
 
 from __future__ import annotations
@@ -15,14 +18,16 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import pmpguard
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.splits import keep_one_caption
 from pmpguard.errors import DataError
 from pmpguard.files import sha256_file, write_json
 from pmpguard.noise.exported import rrsitr_name, save_index, save_rrsitr, to_image_index
@@ -30,7 +35,7 @@ from pmpguard.noise.imported import from_image_index, read_index
 from pmpguard.noise.inject import Corruption, Level, Mode, corrupt_pairs
 from pmpguard.noise.manifest import apply_manifest, save_manifest
 
-LISTED = Path(__file__).parent / "protocol" / "noise_files.json"
+LISTED = Path(pmpguard.__file__).parent / "experiments" / "noise_files.json"
 RATES, SEEDS = (0.2, 0.4, 0.6, 0.8), (0, 1, 2)
 KINDS: tuple[tuple[Level, Mode], ...] = (
     ("caption", "replace"),  # of the tables
@@ -39,13 +44,15 @@ KINDS: tuple[tuple[Level, Mode], ...] = (
 )
 
 
-def noise_files(table: PairTable, folder: Path) -> Iterator[dict[str, Any]]:
+def noise_files(
+    table: PairTable, folder: Path, dataset: str, kinds: Sequence[tuple[Level, Mode]] = KINDS
+) -> Iterator[dict[str, Any]]:
     """Make, write and read back every noise file of a dataset; one entry of the list for each."""
-    for level, mode in KINDS:
+    for level, mode in kinds:
         for rate in RATES:
             for seed in SEEDS:
                 made = corrupt_pairs(table, rate, seed, level, mode)
-                name = f"{table.name}-{level}-{mode}-{rate:g}-{seed}"
+                name = f"{dataset}-{level}-{mode}-{rate:g}-{seed}".replace(", ", "-").replace(" ", "-")
                 yield {
                     "name": name,
                     "level": level,
@@ -100,8 +107,13 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for path in (options.rsicd, options.ucm):
             table = read_pairs(path)
-            files = list(noise_files(table, options.write or Path(scratch)))
-            found[table.name] = {"fingerprint": table.fingerprint, "pairs": len(table), "files": files}
+            one = keep_one_caption(table)  # of each training image, as the table rsicd-one-caption trains
+            for name, pairs, kinds in (
+                (table.name, table, KINDS),
+                (f"{table.name}, one caption", one, KINDS[:1]),
+            ):
+                files = list(noise_files(pairs, options.write or Path(scratch), name, kinds))
+                found[name] = {"fingerprint": pairs.fingerprint, "pairs": len(pairs), "files": files}
     if options.write:
         write_json(LISTED, found)
         print(f"wrote {sum(len(each['files']) for each in found.values())} noise files to {options.write}")

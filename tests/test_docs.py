@@ -24,7 +24,7 @@ from pmpguard.cli.main import VERBS, arranged, main
 from pmpguard.methods.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[1]
-WRITTEN_WITH_THE_SITE = {ROOT / "docs" / "cli.md"}
+WRITTEN_WITH_THE_SITE = {ROOT / "docs" / name for name in ("cli.md", "leaderboard.md")}
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """A hook of mkdocs for pages that are written while the site is built.
 
 Every notebook of docs/notebooks becomes a page, from which it can be downloaded. The reference of the command
-line comes from the parsers.
+line comes from the parsers, the leaderboard from the recorded rows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from pmpguard.cli.reference import reference_page
+from pmpguard.experiments.leaderboard import documentation_page
 
 DOWNLOAD = '[Download this notebook]({name}){{ .md-button download="{name}" }}'
 
@@ -26,6 +27,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         page = file.src_uri.removesuffix(".ipynb") + ".md"
         files.append(File.generated(config, page, content=as_markdown(notebook, Path(file.src_uri).name)))
     files.append(File.generated(config, "cli.md", content=reference_page()))
+    results = Path(config.config_file_path).parent / "benchmarks" / "results"
+    files.append(File.generated(config, "leaderboard.md", content=documentation_page(results)))
     return files
 
 

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from helpers.openclip_weights import openclip_names, save_tokenizer, tiny_clip
+from helpers.text_checkpoints import save_bert
+from helpers.vision_checkpoints import save_swin
 
 import pmpguard
 from pmpguard.cli import main as cli
@@ -22,6 +25,7 @@ from pmpguard.experiments.grid import GridConfig, grid_cells, read_grid
 from pmpguard.experiments.paper_reference import paper_rows
 from pmpguard.experiments.render import same_method
 from pmpguard.experiments.rows import ResultRow, read_rows
+from pmpguard.experiments.submission import row_problems
 from pmpguard.methods.registry import find_method
 from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 from pmpguard.training.config import TrainConfig
@@ -47,9 +51,27 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(recipe: Path, place: Path, *more: str) -> int:
+@pytest.fixture(scope="module")
+def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Tiny random checkpoints in the tables' formats: Swin-T + BERT, and GeoRSCLIP's through `convert`."""
+    folder = tmp_path_factory.mktemp("weights")
+    for name, save in (("swin", save_swin), ("bert", save_bert), ("tokenizer", save_tokenizer)):
+        (folder / name).mkdir()
+        save(folder / name)
+    torch.save(openclip_names(tiny_clip()), folder / "RS5M_ViT-B-32.pt")
+    clip = folder / "georsclip"
+    widths = ["--activation", "quick_gelu", "--head_width", "8", "--text_head_width", "4"]
+    words = ["convert", str(folder / "RS5M_ViT-B-32.pt"), str(clip), *widths]
+    assert cli.main([*words, "--tokenizer", str(folder / "tokenizer")]) == 0
+    own = {"vision": str(folder / "swin"), "text": str(folder / "bert"), "image_size": 64, "max_tokens": 18}
+    other = {"vision": str(clip), "text": str(clip), "image_size": 32, "max_tokens": 10}
+    return {"swin-t": own, "weights/georsclip-vit-b-32": other}
+
+
+def run(recipe: Path, place: Path, *more: str, model: dict[str, Any] | None = None) -> int:
     places = [f"--work={place / 'work'}", f"--out={place / 'out'}", f"--rows={place / 'rows.jsonl'}"]
-    return cli.main(["table", str(recipe), *places, "--train", json.dumps(SMALL), *more])
+    train = SMALL | {"model": SMALL["model"] | (model or {})}  # type: ignore[operator]
+    return cli.main(["table", str(recipe), *places, "--train", json.dumps(train), *more])
 
 
 def test_there_is_a_recipe_for_every_table() -> None:
@@ -117,19 +139,25 @@ def test_the_tables_train_as_published() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", TABLES, ids=lambda path: path.stem)
-def test_every_recipe_runs_in_miniature(
-    recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_every_recipe_runs_by_name_on_stand_ins(
+    recipe: Path,
+    stand_ins: dict[str, dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     grid = read_grid(recipe)
+    model = stand_ins[grid.train.model.vision]
     line = next(line for line in grid.methods if line.name != "infonce")
     rate = grid.rates[len(grid.rates) // 2]
     one = ["--lines", json.dumps([line.name]), "--rates", f"[{rate}]", "--seeds", "[0]"]
-    assert run(recipe, tmp_path, "--dataset", "scenes", "--scenes", "60", *one) == 0
+    name = Path(recipe.stem)
+    assert run(name, tmp_path, "--dataset", "scenes", "--scenes", "60", *one, model=model) == 0
     text = capsys.readouterr().out
     assert f"# {grid.title}" in text and f"| {line.name} | ours | 1 |" in text
     assert f"printed, table {grid.paper_table}" in text and "recomputed" in text
     [row] = read_rows(tmp_path / "rows.jsonl")
     assert row.selected_on == "val" and row.rate == rate
+    assert row.encoder == f"{model['vision']}+{model['text']}" and row_problems(row) == []
 
 
 @pytest.mark.slow

@@ -106,6 +106,46 @@ def test_rendering_only_runs_nothing_and_says_which_rows_have_other_settings(
     assert re.search(r"(\d+) of \1 rows were recorded with other settings", capsys.readouterr().out)
 
 
+@pytest.mark.slow
+def test_several_workers_give_the_rows_of_one(
+    workplace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    part = ["--rates", "[0.4]", "--seeds", "[0, 1]", "--lines", "[infonce]"]
+    apart = [f"--rows={tmp_path / 'rows.jsonl'}", f"--work={tmp_path / 'work'}", "--workers", "2"]
+    assert cli.main(words(workplace, *part)) == 0
+    assert cli.main(words(workplace, *part, *apart)) == 0
+    assert "[2/2] infonce, 40% mismatched (caption), seed 1: mR" in capsys.readouterr().err
+    one, two = (
+        {row.fingerprint: (row.seed, row.metrics["mr"], row.noise_sha256) for row in read_rows(file)}
+        for file in (workplace / "rows.jsonl", tmp_path / "rows.jsonl")
+    )
+    assert len(two) == 2 and two.items() <= one.items()
+    assert not any((tmp_path / "work").iterdir())
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert cli.main(words(workplace, *part, "--workers", "2")) == 1
+    assert "a launcher has started several processes already" in capsys.readouterr().err
+
+
+def test_only_missing_leaves_out_what_has_a_row_with_other_settings(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = ["--rates", "[0.4]", "--lines", "[infonce]", "--train.batch_size", "41"]
+    assert cli.main(words(workplace, "--rates", "[0.4]", "--seeds", "[0]", "--lines", "[infonce]")) == 0
+    asked: list[Any] = []
+
+    def noted(grid: Any, work: Path, **named: Any) -> list[Any]:
+        asked.extend(named["cells"])
+        return []
+
+    monkeypatch.setattr(command, "run_grid", noted)
+    assert cli.main(words(workplace, *part, "--seeds", "[0, 7]", "--only_missing", "true")) == 0
+    assert [cell.seed for cell in asked] == [7]
+    asked.clear()
+    assert cli.main(words(workplace, *part, "--seeds", "[0]", "--only_missing", "true")) == 0
+    assert asked == [] and "recorded with other settings" in capsys.readouterr().out
+
+
 def test_ctrl_c_says_how_to_continue(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.splits import HoldOut, draw_splits, keep_one_caption
+from pmpguard.data.splits import HoldOut, draw_splits, keep_one_caption, with_captions
 from pmpguard.errors import ConfigError, DataError
 
 
@@ -19,6 +19,17 @@ def pairs(images: int = 40, captions: int = 2, held: int = 15) -> PairTable:
     return PairTable.from_columns(
         {"image": names, "caption": [f"text {n}" for n in range(len(names))], "split": splits}
     )
+
+
+def test_empty_captions_are_left_out_and_published_full_stops_stay(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table = PairTable.from_columns(
+        {"image": list("abcd"), "caption": ["a pond", " .", "", " \t"], "split": ["train"] * 4}
+    )
+    assert with_captions(table).captions == ["a pond", " ."]  # noise files number the published pairs
+    assert "2 pairs have no caption and are left out" in caplog.text
+    assert with_captions(pairs()).fingerprint == pairs().fingerprint
 
 
 def images_of(table: PairTable, split: str) -> set[str]:

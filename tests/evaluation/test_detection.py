@@ -30,6 +30,8 @@ def test_equals_scikit_learn_with_ties(rows):
     assert found.best_f1 == pytest.approx(f1.max())
     assert found.true_rate == wrong.mean()
     assert found.rate_error == pytest.approx(abs((1 - p_match.mean()) - wrong.mean()))
+    kept = [bad for tenth, bad in rows if tenth >= 5]
+    assert found.residual_rate == (pytest.approx(sum(kept) / len(kept)) if kept else None)
 
 
 def test_precision_at_the_estimated_rate():
@@ -57,6 +59,7 @@ def test_one_kind_only_leaves_the_ranking_metrics_out():
         "estimated_rate": pytest.approx(0.25),
         "rate_error": pytest.approx(0.25),
         "flagged_rate": 0.25,
+        "residual_rate": 0.0,
     }
 
 

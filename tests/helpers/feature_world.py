@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pmpguard.detection.evidence.similarity import Measure
 from pmpguard.evaluation.detection import auroc
 from pmpguard.evaluation.recall import retrieval_recall
 from pmpguard.methods.method import EncodedBatch, Method, TrainingView
@@ -74,10 +75,13 @@ class Learned:
 
 
 def learn(
-    name: str, rate: float, seed: int, epochs: int = 30, batch: int = 100, **settings: object
-) -> Learned:
-    """Train a method in the world of this seed and rate."""
+    name: str, rate: float, seed: int, epochs: int = 30, batch: int = 100, judge: Measure | None = None,
+    **settings: object,
+) -> Learned:  # fmt: skip
+    """Train a method in the world of this seed and rate, with a judge from outside where it asks one."""
     world, method = make_world(rate, seed), build_method(name, seed=seed, **settings)
+    if judge is not None:
+        method.set_judge(judge)
     networks = [
         nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, 32)) for _ in ("images", "captions")
     ]

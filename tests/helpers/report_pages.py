@@ -92,8 +92,8 @@ class PageOpener:
     `requests` are all addresses asked for, `errors` what any page, or one it opened, complained of.
     """
 
-    def __init__(self, browser: Any) -> None:
-        self.browser = browser
+    def __init__(self, browser: Any, wait_for: str = ".row, #nothing:visible") -> None:
+        self.browser, self.wait_for = browser, wait_for
         self.contexts: list[Any] = []
         self.requests: list[str] = []
         self.errors: list[str] = []
@@ -108,7 +108,7 @@ class PageOpener:
         self.contexts.append(context)
         page = context.new_page()
         page.goto(path.as_uri())
-        page.wait_for_selector(".row, #nothing:visible")
+        page.wait_for_selector(self.wait_for)
         return page
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from pmpguard.experiments.recipe_names import find_recipe, recipe_titles
 from pmpguard.experiments.render import make_sections, to_csv, to_latex, to_markdown
 from pmpguard.experiments.rows import ResultRow, summarise
 from pmpguard.experiments.run import SCENES
+from pmpguard.experiments.submission import CheckReport, check_submission
 from pmpguard.files import require_writable, write_atomic
 from pmpguard.training.distributed import joined_processes
 
@@ -103,7 +105,11 @@ def table(
     one_caption: bool | None = None,
     format: str | None = None,
     columns: str | None = None,
-) -> TableReport | RecipeList:
+    workers: int = 1,
+    only_missing: bool = False,
+    check: Path | None = None,
+    rerun: int | None = None,
+) -> TableReport | RecipeList | CheckReport:
     """Run every method, rate and seed of a recipe that is not finished yet, then render the table.
 
     Each finished run is one line of a JSONL file, so that a stopped table goes on where it was. Written are
@@ -133,7 +139,15 @@ def table(
         one_caption: train with one caption of each image.
         format: the dataset's format, where it cannot be told from the path.
         columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
+        workers: processes that take one run after the other, all on this machine's GPU; each row is written
+            as its run ends.
+        only_missing: leave out runs that have a row already, even one recorded with other settings.
+        check: a JSONL file of rows to verify, as a submission; no recipe is run.
+        rerun: with --check, the number of a row to run once more and compare; --dataset says where its
+            dataset lies.
     """
+    if check is not None:
+        return check_submission(check, rerun, dataset, images, work)
     if list:
         return RecipeList(recipe_titles())
     if not recipe:
@@ -149,16 +163,23 @@ def table(
     out = Path("tables") / path.stem if out is None else out
     if render_only:
         return rendered(grid, recorded_rows(grid, cells), len(cells), out)
+    if workers > 1 and "WORLD_SIZE" in os.environ:
+        raise ConfigError("workers: a launcher has started several processes already", fix="leave one out")
+    chosen = without_row(grid, cells) if only_missing else cells
+    if not chosen:
+        return rendered(grid, recorded_rows(grid, cells), len(cells), out)
     pick_device(grid.train.device)
     for folder in (work, out, grid.rows.parent):
         require_writable(folder)
-    ready, missing = ready_cells(cells, set(finished_rows(grid)))
+    ready, missing = ready_cells(chosen, set(finished_rows(grid)))
     if not ready:
         raise DataError("nothing can be run", fix=advise(missing))
     try:
         with joined_processes(grid.train.device) as world:
             report = Progress(grid) if world.is_main else None
-            finished = run_grid(grid, work, keep_models=keep_models, report=report, cells=ready)
+            finished = run_grid(
+                grid, work, keep_models=keep_models, report=report, cells=ready, workers=workers
+            )
     except KeyboardInterrupt:
         kept = chosen_rows(grid)
         text = (
@@ -166,6 +187,7 @@ def table(
             "continue, or with --render_only true to see the finished ones"
         )
         return TableReport(tuple(kept), len(cells), (), text, interrupted=True)
+    finished = recorded_rows(grid, cells) if only_missing else finished
     return rendered(grid, finished, len(cells), out, missing)
 
 
@@ -177,6 +199,8 @@ def ready_cells(cells: Sequence[Cell], finished: set[str]) -> tuple[list[Cell], 
     for cell in cells:
         config = cell.config
         needs = {} if config.dataset == SCENES else {config.dataset: missing_dataset}
+        if config.judge is not None:
+            needs[str(config.judge)] = missing_weights
         needs |= {config.train.model.vision: missing_weights, config.train.model.text: missing_weights}
         for name, find in needs.items():
             if name not in advice:
@@ -245,12 +269,24 @@ def chosen_rows(grid: GridConfig) -> list[ResultRow]:
 def recorded_rows(grid: GridConfig, cells: Sequence[Cell]) -> list[ResultRow]:
     """For every cell its row, or the last of the same line, noise and seed recorded with other settings."""
     exact = finished_rows(grid)
-    alike = {(row.method, row.level, row.rate, row.seed): row for row in exact.values()}
-    found = [
-        exact.get(cell.fingerprint) or alike.get((cell.line.name, cell.level, cell.rate, cell.seed))
-        for cell in cells
-    ]
+    alike = {
+        (row.method, row.level, row.rate, row.seed, row.settings.get("dataset")): row
+        for row in exact.values()
+    }
+    found = [exact.get(cell.fingerprint) or alike.get(_run_of(cell)) for cell in cells]
     return [row for row in found if row is not None]
+
+
+def _run_of(cell: Cell) -> tuple[str, str, float, int, str]:
+    """What a run is, whatever its settings: line, noise, seed and dataset."""
+    return cell.line.name, cell.level, cell.rate, cell.seed, Path(cell.config.dataset).name
+
+
+def without_row(grid: GridConfig, cells: Sequence[Cell]) -> Sequence[Cell]:
+    """The cells of which no row is recorded, with these settings or with others."""
+    rows = finished_rows(grid).values()
+    have = {(row.method, row.level, row.rate, row.seed, row.settings.get("dataset")) for row in rows}
+    return [cell for cell in cells if _run_of(cell) not in have]
 
 
 class Progress:

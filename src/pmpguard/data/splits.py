@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.text import has_words
 from pmpguard.errors import ConfigError, DataError
 
 log = logging.getLogger("pmpguard")
@@ -110,10 +109,10 @@ def _key(name: str, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed} {name}".encode()).digest()[:8], "big")
 
 
-def with_words(table: PairTable) -> PairTable:
-    """The pairs whose caption has words; how many have none is said."""
-    worded = np.array([has_words(caption) for caption in table.captions], dtype=bool)
-    if worded.all():
+def with_captions(table: PairTable) -> PairTable:
+    """The pairs whose caption is not empty; how many are is said. A published full stop stays."""
+    told = np.array([bool(caption.strip()) for caption in table.captions], dtype=bool)
+    if told.all():
         return table
-    log.warning("%s: %d pairs have no caption and are left out", table.name, (~worded).sum())
-    return table.filter(worded)
+    log.warning("%s: %d pairs have no caption and are left out", table.name, (~told).sum())
+    return table.filter(told)

@@ -20,6 +20,7 @@ class Detection:
 
     What needs both kinds of pairs is None when only one kind is there. `f1` flags p(match) < 0.5, `best_f1`
     is the highest over all thresholds, `precision_at_rate` flags the estimated share of lowest p(match).
+    `residual_rate` is the share of mismatched pairs among those that are not flagged.
     """
 
     true_rate: float
@@ -31,6 +32,7 @@ class Detection:
     f1: float | None
     best_f1: float | None
     precision_at_rate: float | None
+    residual_rate: float | None = None
 
     def as_dict(self) -> dict[str, float]:
         """The numbers that are defined."""
@@ -83,6 +85,7 @@ def measure_detection(
         f1=f1_score(flagged, truth) if both else None,
         best_f1=best_f1(suspicion, truth) if both else None,
         precision_at_rate=precision_at(suspicion, truth, rate) if both else None,
+        residual_rate=None if flagged.all() else float(truth[~flagged].mean()),
     )
 
 

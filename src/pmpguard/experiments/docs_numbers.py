@@ -26,6 +26,7 @@ from pmpguard.experiments.docs_audit import (
     markdown_table,
     percent,
 )
+from pmpguard.experiments.docs_benchmark import chance_table, unmeasured_table
 from pmpguard.experiments.docs_search import codecs_table, default_head_table
 from pmpguard.experiments.paper_reference import find_paper_row
 from pmpguard.experiments.rows import Statistic, Summary, read_rows, summarise
@@ -283,10 +284,15 @@ def detection_cost_table(results: Path) -> str:
 TABLES: dict[str, Callable[[Path], str]] = {
     "rsicd-light headline": partial(light_table, lines=HEADLINE, full=False),
     "rsicd-light mr": partial(light_table, lines=LIGHT, full=True),
+    "rsicd-light chance": partial(chance_table, name="rsicd-light", lines=LIGHT, ours="pmpguard"),
     "rsicd-light image level": image_level_table,
     "rsicd-frozen mr": frozen_table,
+    "rsicd-frozen chance": partial(chance_table, name="rsicd-frozen", lines=FROZEN, ours="pmpguard"),
     "rsicd-ablation mr": ablation_table,
     "rsicd-one-caption mr": one_caption_table,
+    "rsicd-one-caption chance": partial(
+        chance_table, name="rsicd-one-caption", lines=ONE_CAPTION, ours=dict(ONE_CAPTION[:-1])[OURS]
+    ),
     "scenes-ablation mr": scenes_ablation_table,
     "demo seeds": demo_table,
     "audit detection": audit_detection_table,
@@ -295,6 +301,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "audit words": audit_words_table,
     "audit cleaned": audit_cleaned_table,
     "first look": first_look_table,
+    "paper unmeasured": unmeasured_table,
     "mteb": mteb_table,
     "search codecs": codecs_table,
     "shard-reading": shard_table,

@@ -14,6 +14,8 @@ import yaml
 
 from pmpguard.config import fingerprint, from_dict, to_dict
 from pmpguard.data.splits import HoldOut
+from pmpguard.device import pick_device
+from pmpguard.engine.parts import Engine, Part, run_parts
 from pmpguard.errors import ConfigError
 from pmpguard.experiments.rows import ResultRow, append_row, read_rows, row_fingerprint
 from pmpguard.experiments.run import (
@@ -43,6 +45,7 @@ class GridMethod:
         oracle: train on the truly clean pairs alone.
         train: training settings that differ from the recipe's.
         rates: only these rates, where the recipe has more.
+        judge: a folder of embeddings or a model that the method asks about pairs.
     """
 
     name: str
@@ -52,6 +55,7 @@ class GridMethod:
     oracle: bool = False
     train: dict[str, Any] = field(default_factory=dict)
     rates: tuple[float, ...] = ()
+    judge: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -201,8 +205,9 @@ def cell_config(
         train,
         grid.hold_out,
         grid.one_caption,
-        format=grid.format,
-        columns=grid.columns,
+        line.judge,
+        grid.format,
+        grid.columns,
     )
     return resolve_experiment(config) if resolved else config
 
@@ -225,6 +230,25 @@ def finished_rows(grid: GridConfig) -> dict[str, ResultRow]:
     return {row.fingerprint: row for row in read_rows(grid.rows)} if grid.rows.exists() else {}
 
 
+@dataclass
+class OpenImages:
+    """A dataset with its images as lines want them, opened once; never those of two datasets at once."""
+
+    dataset: str = ""
+    by_size: dict[str, PreparedDataset] = field(default_factory=dict)
+
+    def of(self, config: ExperimentConfig) -> PreparedDataset:
+        settings = config.train
+        if config.dataset != self.dataset:
+            self.by_size.clear()
+            self.dataset = config.dataset
+        storage = [settings.cache_images, settings.cache_images_gb]
+        size = fingerprint([settings.model.image_size, settings.model.fit, *storage])
+        if size not in self.by_size:
+            self.by_size[size] = prepare_dataset(config)
+        return self.by_size[size]
+
+
 def run_grid(
     grid: GridConfig,
     work: Path,
@@ -232,43 +256,62 @@ def run_grid(
     keep_models: bool = False,
     report: Callable[[int, int, ResultRow], None] | None = None,
     cells: Sequence[Cell] | None = None,
+    workers: int = 1,
 ) -> list[ResultRow]:
-    """Run what is missing of these cells, by default all, and return their rows."""
+    """Run what is missing of these cells, by default all, and return their rows.
+
+    With several `workers`, processes of this machine that share its GPU, each takes the next run as soon as
+    it is free. A run's row is on disk when it ends, whatever becomes of the others.
+    """
     cells = grid_cells(grid) if cells is None else cells
-    finished, world = finished_rows(grid), World.current()
-    prepared: dict[str, PreparedDataset] = {}  # lines may want images of different sizes
-    opened = None  # the dataset these are of
+    if workers > 1:
+        run_in_workers(grid, work, keep_models, cells, workers)
+    finished, opened = finished_rows(grid), OpenImages()
     rows = []
     for number, cell in enumerate(cells, start=1):
-        row = finished.get(cell.fingerprint)
-        if row is None:
-            settings = cell.config.train
-            if cell.config.dataset != opened:  # never the images of two at once
-                prepared.clear()
-                opened = cell.config.dataset
-            images = fingerprint(
-                [
-                    settings.model.image_size,
-                    settings.model.fit,
-                    settings.cache_images,
-                    settings.cache_images_gb,
-                ]
-            )
-            if images not in prepared:
-                prepared[images] = prepare_dataset(cell.config)
-            name = "".join(letter if letter.isalnum() else "-" for letter in cell.line.name)
-            folder = work / f"{name}-{cell.level}-{cell.rate:g}-{cell.seed}-{cell.fingerprint}"
-            result = run_experiment(cell.config, folder, prepared[images])
-            row = replace(result.row, method=cell.line.name, fingerprint=cell.fingerprint)
-            del result
-            if world.is_main:
-                append_row(grid.rows, row)
-                if not keep_models:
-                    shutil.rmtree(folder, ignore_errors=True)
-            barrier(world)
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+        row = finished.get(cell.fingerprint) or run_cell(grid, cell, work, keep_models, opened)
         if report is not None:
             report(number, len(cells), row)
         rows.append(row)
     return rows
+
+
+def run_cell(grid: GridConfig, cell: Cell, work: Path, keep_models: bool, opened: OpenImages) -> ResultRow:
+    """One run, and its row on disk."""
+    world = World.current()
+    name = "".join(letter if letter.isalnum() else "-" for letter in cell.line.name)
+    folder = work / f"{name}-{cell.level}-{cell.rate:g}-{cell.seed}-{cell.fingerprint}"
+    result = run_experiment(cell.config, folder, opened.of(cell.config))
+    row = replace(result.row, method=cell.line.name, fingerprint=cell.fingerprint)
+    del result
+    if world.is_main:
+        append_row(grid.rows, row)
+        if not keep_models:
+            shutil.rmtree(folder, ignore_errors=True)
+    barrier(world)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return row
+
+
+def run_in_workers(
+    grid: GridConfig, work: Path, keep_models: bool, cells: Sequence[Cell], workers: int
+) -> None:
+    """Every cell without a row by the next free process."""
+    shared = {"grid": to_dict(grid), "work": str(work), "keep_models": keep_models}
+    finished = finished_rows(grid)
+    parts = [Part({**shared, "cell": cell.fingerprint}) for cell in cells if cell.fingerprint not in finished]
+    on_gpu = pick_device(grid.train.device).type == "cuda"
+    run_parts(Engine(workers), f"{__name__}:run_part", parts, title="runs", unit=" runs", gpu=on_gpu)
+
+
+def run_part(grid: dict[str, Any], cell: str, work: str, keep_models: bool) -> None:
+    """One cell of a grid in a worker, unless it was finished by one that died just after."""
+    config = from_dict(GridConfig, grid, where="grid")
+    chosen = next(each for each in grid_cells(config) if each.fingerprint == cell)
+    if cell not in finished_rows(config):
+        row = run_cell(config, chosen, Path(work), keep_models, _OPENED)
+        print(f"{row.method} at {row.rate:g}, seed {row.seed}: mR {row.metrics['mr']:.2f}", flush=True)
+
+
+_OPENED = OpenImages()  # of a worker, for all its runs

@@ -12,14 +12,18 @@ from pmpguard.experiments.paper_reference import PaperRow, find_paper_row
 from pmpguard.experiments.rows import Statistic, Summary
 
 RECALLS = tuple(recall_names())
-DETECTION_METRICS = ("detection_auroc", "detection_estimated_rate")
+DETECTION_METRICS = ("detection_auroc", "detection_estimated_rate", "detection_residual_rate")
+COSTS = ("models_trained", "train_seconds", "peak_memory_gb")
 TITLES = {
     "i2t_r1": "i2t R@1", "i2t_r5": "R@5", "i2t_r10": "R@10",
     "t2i_r1": "t2i R@1", "t2i_r5": "R@5", "t2i_r10": "R@10",
     "mr": "mR", "detection_auroc": "AUROC", "detection_estimated_rate": "est. rate",
+    "detection_residual_rate": "residual", "models_trained": "models", "train_seconds": "s",
+    "peak_memory_gb": "GB",
 }  # fmt: skip
 TOLD = "ours, told the labels"
 SHARES = frozenset(DETECTION_METRICS)  # in [0, 1], shown with three decimals
+WHOLE = frozenset({"models_trained", "train_seconds"})  # shown without decimals or deviation
 
 
 @dataclass(frozen=True)
@@ -167,9 +171,9 @@ def _paper_line(row: PaperRow) -> Line:
 
 
 def _columns(section: Section) -> list[str]:
-    """The recalls, and the detection metrics where any line has them."""
-    flagged = [name for name in DETECTION_METRICS if any(name in line.metrics for line in section.lines)]
-    return [*RECALLS, *flagged]
+    """The recalls, and where any line has them what detection reached and what the training cost."""
+    further = (*DETECTION_METRICS, *COSTS)
+    return [*RECALLS, *(name for name in further if any(name in line.metrics for line in section.lines))]
 
 
 def _best_mr(section: Section) -> Line | None:
@@ -184,6 +188,8 @@ def _has_paper_row(sections: Sequence[Section]) -> bool:
 def _cell(statistic: Statistic | None, name: str, plus_minus: str = "±", missing: str = "–") -> str:
     if statistic is None:
         return missing
+    if name in WHOLE:
+        return f"{statistic.mean:.0f}"
     digits = 3 if name in SHARES else 2
     mean = f"{statistic.mean:.{digits}f}"
     return mean if statistic.std is None else f"{mean} {plus_minus} {statistic.std:.{digits}f}"

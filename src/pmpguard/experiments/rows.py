@@ -35,6 +35,7 @@ class ResultRow:
     settings: dict[str, Any] = field(default_factory=dict)  # everything that decided the run
     settings_known: SettingsKnown = "all"
     fingerprint: str = ""  # of the row's name and its settings
+    noise_sha256: str = ""  # of the run's noise file; the protocol lists those of its datasets
     commit: str = ""
     hardware: str = ""
     seconds: float = 0.0

@@ -18,7 +18,7 @@ from pmpguard.data.images.framing import Framing
 from pmpguard.data.images.sources import ImagesInMemory, ImageSource, open_images
 from pmpguard.data.known_datasets import named_as_stand_in
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.splits import HoldOut, draw_splits, keep_one_caption, with_words
+from pmpguard.data.splits import HoldOut, draw_splits, keep_one_caption, with_captions
 from pmpguard.detection.rematch import Proposals
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
@@ -153,7 +153,7 @@ def read_dataset(config: ExperimentConfig) -> PairTable:
     """The pairs with their own splits, or with those that holding out images makes."""
     path = Path(config.dataset)
     table = read_pairs(path, config.columns, format=config.format, images=config.images)
-    table = with_words(named_as_stand_in(table, path))
+    table = with_captions(named_as_stand_in(table, path))
     table = table if config.hold_out is None else draw_splits(table, config.hold_out)
     return keep_one_caption(table) if config.one_caption else table
 
@@ -227,6 +227,8 @@ def run_experiment(
     config = resolve_experiment(config)
     data = data or prepare_dataset(config)
     device = pick_device(config.train.device)
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     if tell is not None and not (run / "metrics.jsonl").exists():
         needs = training_estimate(data.table.split("train"), data.images["train"], config.train)
         tell(f"{config.train.epochs} epochs of {config.train.method} take {needs} here")
@@ -288,6 +290,7 @@ def run_experiment(
         metrics=row_metrics(trained, test, detection, rematching, corruption),
         settings=settings,
         fingerprint=row_fingerprint(name, settings),
+        noise_sha256=sha256_file(run / "noise.json"),
         commit=current_commit(),
         hardware=describe_hardware(device),
         seconds=round(time.perf_counter() - started, 2),
@@ -373,6 +376,7 @@ def row_metrics(
     """The numbers of a row, flat."""
     metrics = {
         **test.recall.as_dict(),
+        **dict(zip(("mr_low", "mr_high"), test.recall.intervals["mr"], strict=True)),
         "val_mr": trained.best_mr,
         "best_epoch": float(trained.best_epoch),
         "model_kept": float(trained.model_kept),
@@ -381,6 +385,8 @@ def row_metrics(
         "pairs_per_second": round(trained.pairs_per_second, 1),
         "train_seconds": round(trained.seconds, 2),
     }
+    if test.peak_memory_gb is not None:
+        metrics["peak_memory_gb"] = round(test.peak_memory_gb, 3)
     for name, recall in test.rankings.items():
         metrics[f"mr[{name}]"] = recall.mr
     if detection is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from helpers.feature_world import TRAIN, build_method, make_world
+from helpers.feature_world import TRAIN, build_method, learn, make_world
 from helpers.robust_examples import example_batch, keeps_the_contract
 from torch import Tensor
 
@@ -51,6 +51,19 @@ def test_wrong_pairs_count_little_and_are_told() -> None:
     assert (
         method.begin_epoch(view(world.owner, 1)).weights is method.weight
     )  # remembered, also by checkpoints
+
+
+@pytest.mark.slow
+def test_it_learns_more_than_infonce_from_60_percent_wrong_pairs() -> None:
+    """By a judge that errs: its scores of right and wrong pairs overlap."""
+
+    def erring(texts: Tensor, images: Tensor, _: Tensor) -> Tensor:
+        return (texts == images).float() + 0.9 * torch.sin(37.0 * texts + 11.0 * images)
+
+    robust = learn("osa", 0.6, 0, epochs=15, judge=erring)
+    plain = learn("infonce", 0.6, 0, epochs=15)
+    assert robust.auroc is not None and 0.7 < robust.auroc < 0.99
+    assert robust.mr > plain.mr + 5
 
 
 def test_losses_are_weighed_infonce() -> None:
