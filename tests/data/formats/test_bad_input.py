@@ -106,7 +106,7 @@ def test_bad_files(tmp_path: Path, name: str) -> None:
 def test_missing_path_and_unknown_format(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere: no such file or folder"):
         read_pairs(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"format 'kokos' is not known\nFix: one of coco, karpathy, "):
+    with pytest.raises(ConfigError, match=r"format 'kokos' is not known\nFix: one of captions, coco, "):
         read_pairs(tmp_path, format="kokos")
     with pytest.raises(DataError, match="format not recognised"):
         read_pairs(tmp_path)
