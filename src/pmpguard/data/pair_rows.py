@@ -309,13 +309,19 @@ def split_of_file(path: Path) -> str:
 def dataset_name(path: Path) -> str:
     """A dataset's name from its annotation file: without `dataset_`, split words and shard numbers.
 
+    Where nothing is left, or `data` alone, it is the name of the folder above that is neither.
+
     >>> dataset_name(Path("x/dataset_rsicd.json")), dataset_name(Path("x/rs3-val-0001.tar"))
     ('rsicd', 'rs3')
+    >>> dataset_name(Path("ucm/data/train-00000-of-00001.parquet"))
+    'ucm'
     """
     stem = path.name.encode(errors="replace").decode().split(".")[0].removeprefix("dataset_")
+    stem = re.sub(r"-\d{5}-of-\d{5}$", "", stem)
     words = [
         word
         for word in re.split(r"[_-]", stem)
         if word and word.lower() not in _SPLIT_WORDS and not re.fullmatch(r"\d{3,}", word)
     ]
-    return "_".join(words) or path.parent.name or "pairs"
+    above = (folder.name for folder in path.parents if folder.name.lower() not in ("data", *_SPLIT_WORDS))
+    return "_".join(words if words != ["data"] else []) or next(above, "") or "_".join(words) or "pairs"

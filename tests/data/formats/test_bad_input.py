@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -110,6 +111,12 @@ def test_missing_path_and_unknown_format(tmp_path: Path) -> None:
         read_pairs(tmp_path, format="kokos")
     with pytest.raises(DataError, match="format not recognised"):
         read_pairs(tmp_path)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"a.csv", [{"image": "a.png", "caption": "x"}]])
+def test_a_path_of_another_type(path: Any) -> None:
+    with pytest.raises(DataError, match=r"the path is a \w+\nFix: .*pmpguard\.audit also takes data frames"):
+        read_pairs(path)
 
 
 def test_wrong_split_name(tmp_path: Path) -> None:

@@ -84,6 +84,11 @@ def read_pairs(
     are logged as warnings; `strict` makes them errors. Images outside the folder of the images, by an
     absolute path, `..` or a link, are refused when they are opened; `allow_outside` opens them.
     """
+    if not isinstance(path, str | Path):
+        raise DataError(
+            f"the path is a {type(path).__name__}",
+            fix="give a file or folder; pmpguard.audit also takes data frames and datasets",
+        )
     path, names = as_path(path), ColumnNames.of(columns)
     if format and format not in FORMATS:
         raise ConfigError(f"format {format!r} is not known", fix=f"one of {', '.join(FORMATS)}")
