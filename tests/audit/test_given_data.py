@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas
+import pyarrow as pa
 import pytest
 import torch
 from helpers import format_examples as examples
@@ -99,6 +100,38 @@ def test_deep_bands_are_stretched_and_one_band_is_grey(tmp_path: Path) -> None:
     assert deep.min() == 0 and deep.max() == 255
     grey = np.asarray(load_pair_image(pairs(Samples(bands=1), tmp_path), 0))
     assert (grey[..., 0] == grey[..., 1]).all() and grey[0, 1, 0] == 1
+
+
+class Sentinel:
+    """As torchgeo's sets, which say what bands they give and which of them are red, green and blue."""
+
+    bands = ("B01", "B02", "B03", "B04", "B05", "B06")
+    rgb_bands: tuple[str, ...] = ("B04", "B03", "B02")
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"image": torch.arange(6.0)[:, None, None].expand(6, 8, 8) + number, "caption": "a pond"}
+
+
+def test_bands_are_chosen_as_the_data_set_names_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert np.asarray(load_pair_image(pairs(Sentinel(), tmp_path), 0))[0, 0].tolist() == [3, 2, 1]
+    assert not caplog.text
+    nameless = Sentinel()
+    nameless.rgb_bands = ()
+    assert np.asarray(load_pair_image(pairs(nameless, tmp_path), 0))[0, 0].tolist() == [0, 1, 2]
+    assert caplog.text.count("row 0: the first three of 6 bands are taken for red, green and blue") == 1
+
+
+def test_a_table_of_arrow(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(examples.image())
+    table = pa.table(
+        {"image": [str(tmp_path / "a.png")], "captions": [["one", "two"]], "split": ["validation"]}
+    )
+    assert [(row.caption, row.split) for row in pairs(table, tmp_path)] == [("one", "val"), ("two", "val")]
 
 
 def test_equal_images_are_one_file(tmp_path: Path) -> None:

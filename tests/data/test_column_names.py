@@ -52,6 +52,11 @@ def test_what_is_missing_is_said_with_what_is_there(option: str, found: list[str
     assert not ColumnNames.of(option).fit(found)
 
 
+def test_columns_of_another_type() -> None:
+    with pytest.raises(ConfigError, match=r"columns is a list\nFix: give \{"):
+        ColumnNames.of(["image", "caption"])
+
+
 @pytest.mark.parametrize("columns", ["image", "picture=a", "image=a+b", "caption=", {"caption": []}])
 def test_options_that_say_nothing(columns: object) -> None:
     with pytest.raises(ConfigError, match="write --columns image=COLUMN"):

@@ -150,6 +150,7 @@ FAMILIES: dict[str, Family] = {
     "pir": _dataset(examples.pir, ".json"),
     "coco": _dataset(examples.coco, ".json"),
     "llava": _dataset(examples.llava, ".json"),
+    "captions": _dataset(examples.caption_files, ".txt"),
     "amfmn": _dataset(examples.amfmn, ".txt"),
     "flickr": _dataset(examples.flickr_tokens, ".token"),
     "rrsitr": _dataset(examples.rrsitr, ".csv"),

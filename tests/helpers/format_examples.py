@@ -313,6 +313,16 @@ def scan(folder: Path) -> Path:
     return folder
 
 
+def caption_files(folder: Path) -> Path:
+    """A text beside each image, a caption a line, in a folder per split."""
+    for shade, scene in enumerate(scenes()):
+        path = folder / scene["split"] / scene["name"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(image(shade))
+        _lines(path.with_suffix(".txt"), scene["captions"])
+    return folder
+
+
 def metadata_lines(folder: Path) -> Path:
     """`imagefolder` with metadata.jsonl and a list of captions, in a folder per split."""
     for split in SPLITS:

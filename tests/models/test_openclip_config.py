@@ -88,6 +88,8 @@ def test_a_framing_that_is_not_known_can_be_replaced(tmp_path):
         ("visual.layer1.0.conv1.weight", "ModifiedResNet"),
         ("visual.trunk.blocks.0.norm1.weight", "timm"),
         ("visual.blocks.0.norm1.weight", "EVA-CLIP"),
+        ("image_encoder.model.patch_embed.0.weight", "MobileCLIP"),
+        ("vision_model.encoder.layers.0.layer_norm1.weight", "in Hugging Face's form"),
         ("text.transformer.encoder.layer.0.output.dense.weight", "Hugging Face"),
     ],
 )
@@ -113,6 +115,18 @@ def test_a_folder_that_is_not_converted_yet_says_how(tmp_path):
     with pytest.raises(ModelError, match="no model here") as refused:
         pmpguard.load(written(tmp_path))
     assert f"pmpguard convert {tmp_path}" in refused.value.fix
+
+
+@pytest.mark.parametrize("inner", ["model", "0_CLIPModel"])
+@pytest.mark.parametrize("outer", ["config.json", "modules.json"])
+def test_a_folder_around_a_model_names_the_model(tmp_path, outer, inner):
+    """A run, whose own settings are a config.json, or a folder of sentence-transformers."""
+    (tmp_path / outer).write_text("{}")
+    (tmp_path / inner).mkdir()
+    (tmp_path / inner / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="no model here") as refused:
+        pmpguard.load(tmp_path)
+    assert refused.value.fix == f"{tmp_path / inner} may be meant"
 
 
 def test_an_option_that_contradicts_the_file_is_refused(tmp_path):

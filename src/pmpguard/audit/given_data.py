@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from pmpguard.data.pair_rows import PairRows, add_record
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
 
+log = logging.getLogger("pmpguard")
 NAME = "pairs"
 
 
@@ -53,14 +55,14 @@ def pairs_of_data(data: Any, columns: str | Columns | None, root: Path | None, w
     """
     names, rows = ColumnNames.of(columns), PairRows(Path(NAME))
     for split, part in data.items() if isinstance(data, Mapping) else [("train", data)]:
-        classes = _class_names(part)
+        classes, colours = _class_names(part), _colour_bands(part)
         for number, record in enumerate(_records(part, names)):
             where = f"{split} row {number}" if isinstance(data, Mapping) else f"row {number}"
             image = names.find(list(record), where).image
             plain = {name: _plain(value) for name, value in record.items() if name != image}
             plain |= {name: _named(plain[name], known) for name, known in classes.items() if name in plain}
-            plain[image] = image_path(record[image], written, where)
-            add_record(rows, where, plain, "val" if split == "validation" else split, names)
+            plain[image] = image_path(record[image], written, where, colours)
+            add_record(rows, where, plain, split, names)
     if root is None and any(written.glob("*")):
         root = written
     # Whoever holds the names in memory has chosen the files.
@@ -71,6 +73,9 @@ def _records(data: Any, names: ColumnNames) -> Iterator[Mapping[str, Any]]:
     """Row after row as named values."""
     if hasattr(data, "features") and hasattr(type(data), "__iter__"):
         yield from _undecoded(data, names)
+    elif hasattr(data, "to_batches"):  # a table of Arrow, whose cells are no values of Python
+        for batch in data.to_batches(max_chunksize=1000):
+            yield from batch.to_pylist()
     elif hasattr(data, "columns") or hasattr(data, "column_names"):
         listed = list(data.column_names if hasattr(data, "column_names") else data.columns)
         for values in zip(*(list(data[name]) for name in listed), strict=True):
@@ -108,12 +113,20 @@ def _class_names(data: Any) -> dict[str, list[str]]:
     return named
 
 
+def _colour_bands(data: Any) -> list[int]:
+    """Which bands of a data set of torchgeo are red, green and blue: the places of `rgb_bands` in `bands`."""
+    bands, colours = getattr(data, "bands", None), getattr(data, "rgb_bands", None)
+    if not (isinstance(bands, list | tuple) and isinstance(colours, list | tuple)):
+        return []
+    return [bands.index(name) for name in colours] if len(colours) == 3 and {*colours} <= {*bands} else []
+
+
 def _named(value: Any, classes: list[str]) -> Any:
     return classes[value] if isinstance(value, int) and 0 <= value < len(classes) else value
 
 
-def image_path(image: Any, written: Path, where: str) -> str:
-    """The file of one image: its name, or where its content was written."""
+def image_path(image: Any, written: Path, where: str, colours: Sequence[int] = ()) -> str:
+    """The file of one image: its name, or where its content was written; `colours` are the bands to show."""
     if isinstance(image, str | Path):
         return str(image)
     if isinstance(image, Mapping) and image.get("bytes") is None and image.get("path"):
@@ -123,7 +136,7 @@ def image_path(image: Any, written: Path, where: str) -> str:
     if hasattr(image, "detach"):  # of torch
         image = image.detach().cpu().numpy()
     if isinstance(image, np.ndarray):
-        image = _picture(image, where)
+        image = _picture(image, where, colours)
     if isinstance(image, bytes | bytearray):
         content, ending = bytes(image), "image"
     elif hasattr(image, "save") and hasattr(image, "convert"):  # of PIL
@@ -141,7 +154,7 @@ def image_path(image: Any, written: Path, where: str) -> str:
     return path.name
 
 
-def _picture(values: np.ndarray, where: str) -> Image.Image:
+def _picture(values: np.ndarray, where: str, colours: Sequence[int]) -> Image.Image:
     """Bands (C, H, W), or (H, W, C), as an image; 0 to 1 and whole numbers to 255 are not stretched."""
     bands = values[None] if values.ndim == 2 else values
     if bands.ndim != 3 or bands.dtype.kind not in "uif" or 0 in bands.shape:
@@ -150,6 +163,10 @@ def _picture(values: np.ndarray, where: str) -> Image.Image:
         )
     if bands.shape[0] <= bands.shape[2]:
         bands = np.moveaxis(bands, 0, 2)  # (H, W, C)
+    if colours and max(colours) < bands.shape[2]:
+        bands = bands[..., list(colours)]
+    elif bands.shape[2] > 4 and where.endswith("row 0"):
+        log.warning(f"{where}: the first three of {bands.shape[2]} bands are taken for red, green and blue")
     if bands.min() >= 0 and bands.max() <= 255 and (bands == bands.round()).all():
         bands = bands.astype(np.uint8)
     elif bands.min() >= 0 and bands.max() <= 1:

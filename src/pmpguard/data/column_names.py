@@ -54,6 +54,10 @@ class ColumnNames:
         """From an option's text or a mapping, where several caption columns may be a list."""
         if not columns:
             return cls()
+        if not isinstance(columns, str | Mapping):
+            raise ConfigError(
+                f"columns is a {type(columns).__name__}", fix='give {"image": ..., "caption": ...}'
+            )
         pairs = (
             [part.partition("=")[::2] for part in columns.split(",")]
             if isinstance(columns, str)

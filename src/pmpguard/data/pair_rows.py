@@ -30,6 +30,7 @@ _SPLIT_WORDS = {
     "dev": "val",
     "test": "test",
 }
+_SPLIT_VALUES = {**_SPLIT_WORDS, "training": "train", "testing": "test", "restval": "train"}
 _TEXT = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")"""
 _QUOTED, _QUOTED_LIST = re.compile(_TEXT), re.compile(rf"\[\s*{_TEXT}(?:\s*+(?:,\s*+)?{_TEXT})*+\s*\]")
 _UNKNOWN_LABELS = ("", "unnamed", "none")
@@ -65,8 +66,7 @@ class PairRows:
         columns["caption"].append(checked_caption(caption, where))
         if not isinstance(split, str) or not split:
             raise DataError(f"{where}: split is {split!r}", fix="use a name such as train, val or test")
-        _checked_text("split", split, where)
-        columns["split"].append(split)
+        columns["split"].append(split_called(_checked_text("split", split, where)))
         columns["pair_id"].append(checked_word("pair_id", pair_id, where))
         columns["image_id"].append(checked_word("image_id", image_id, where))
         label = checked_word("label", label, where)
@@ -281,14 +281,24 @@ def json_value(value: Any) -> str:
     )
 
 
-def split_in_name(name: str) -> str | None:
-    """The split a file or folder name speaks of.
+def split_called(value: str) -> str:
+    """The usual name of a split, whatever a dataset calls it; COCO's `restval` is trained on, as by others.
 
-    >>> split_in_name("pub11-train-0003.tar"), split_in_name("a_valid.json"), split_in_name("training.csv")
+    >>> split_called("Validation"), split_called("dev"), split_called("restval"), split_called("north")
+    ('val', 'val', 'train', 'north')
+    """
+    return _SPLIT_VALUES.get(value.strip().lower(), value)
+
+
+def split_in_name(name: str) -> str | None:
+    """The split a file or folder name speaks of; none where it speaks of several, as `RS3_train_val.csv`.
+
+    >>> split_in_name("pub11-train-0003.tar"), split_in_name("a_valid.json"), split_in_name("train_val.csv")
     ('train', 'val', None)
     """
     words = re.split(r"[^a-z]+", name.lower())
-    return next((_SPLIT_WORDS[word] for word in reversed(words) if word in _SPLIT_WORDS), None)
+    named = {_SPLIT_WORDS[word] for word in words if word in _SPLIT_WORDS}
+    return named.pop() if len(named) == 1 else None
 
 
 def split_of_file(path: Path) -> str:
@@ -299,13 +309,19 @@ def split_of_file(path: Path) -> str:
 def dataset_name(path: Path) -> str:
     """A dataset's name from its annotation file: without `dataset_`, split words and shard numbers.
 
+    Where nothing is left, or `data` alone, it is the name of the folder above that is neither.
+
     >>> dataset_name(Path("x/dataset_rsicd.json")), dataset_name(Path("x/rs3-val-0001.tar"))
     ('rsicd', 'rs3')
+    >>> dataset_name(Path("ucm/data/train-00000-of-00001.parquet"))
+    'ucm'
     """
     stem = path.name.encode(errors="replace").decode().split(".")[0].removeprefix("dataset_")
+    stem = re.sub(r"-\d{5}-of-\d{5}$", "", stem)
     words = [
         word
         for word in re.split(r"[_-]", stem)
         if word and word.lower() not in _SPLIT_WORDS and not re.fullmatch(r"\d{3,}", word)
     ]
-    return "_".join(words) or path.parent.name or "pairs"
+    above = (folder.name for folder in path.parents if folder.name.lower() not in ("data", *_SPLIT_WORDS))
+    return "_".join(words if words != ["data"] else []) or next(above, "") or "_".join(words) or "pairs"

@@ -23,7 +23,8 @@ from pmpguard.remote import is_remote
 log = logging.getLogger("pmpguard")
 MAX_LINE_BYTES = 1_000_000
 SEPARATORS = ",;|"
-_IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".gif", ".jp2")
+_SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".gif", ".jp2")
+IMAGE_SUFFIXES = (*_SUFFIXES, *(suffix.upper() for suffix in _SUFFIXES))
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -147,7 +148,7 @@ def looks_like_image(field: str) -> bool:
     >>> looks_like_image("a/1.JPG"), looks_like_image("file_name")
     (True, False)
     """
-    return field.strip().lower().endswith(_IMAGE_ENDINGS)
+    return field.strip().lower().endswith(IMAGE_SUFFIXES)
 
 
 def is_numbered(header: list[str]) -> bool:

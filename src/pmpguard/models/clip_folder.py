@@ -45,6 +45,9 @@ def what_to_give(folder: Path) -> str:
     """What to do about a folder that holds no model that can be loaded."""
     if (folder / "open_clip_config.json").is_file():
         return f"it is one of OpenCLIP: `pmpguard convert {folder} OUT` makes a model of it"
+    inner = next(iter(sorted(folder.glob("*/config.json"))), None) if folder.is_dir() else None
+    if inner is not None:
+        return f"{inner.parent} may be meant"
     return "give a model directory, such as RUN/model, or the folder of a CLIP"
 
 

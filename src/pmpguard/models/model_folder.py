@@ -79,7 +79,10 @@ def load(kind: type[Retriever], path: str | Path) -> Retriever:
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder}: no model here", fix=what_to_give(folder))
     with damage_named(folder, "restore it from a copy", ModelError):
-        return read_folder(kind, folder, read_json(folder / "config.json"))
+        stored = read_json(folder / "config.json")
+        if not (is_hugging_face(stored) or "format" in stored or (folder / MANIFEST).is_file()):
+            raise ModelError(f"{folder}: no model here", fix=what_to_give(folder))
+        return read_folder(kind, folder, stored)
 
 
 def read_folder(kind: type[Retriever], folder: Path, stored: Any) -> Retriever:

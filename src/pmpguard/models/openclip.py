@@ -24,6 +24,8 @@ OTHER_KINDS = (
     ("visual.layer1.", "a CLIP with a ResNet (ModifiedResNet: RN50, RN101)", "give one with a ViT"),
     ("visual.trunk.", "a CLIP with a vision tower of timm (SigLIP, MobileCLIP, ConvNeXt)", _HUGGING_FACE),
     ("visual.blocks.", "an EVA-CLIP", _HUGGING_FACE),
+    ("image_encoder.model.", "a MobileCLIP in Apple's own form", _HUGGING_FACE),
+    ("vision_model.encoder.", "a CLIP in Hugging Face's form", "give the folder of its config.json instead"),
     ("text.transformer.embeddings.", "a CLIP with a text tower of Hugging Face", _HUGGING_FACE),
     ("text.transformer.encoder.", "a CLIP with a text tower of Hugging Face", _HUGGING_FACE),
 )

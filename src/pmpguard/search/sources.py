@@ -133,8 +133,11 @@ def _image_listing(path: Path) -> Path | None:
 
 
 def _annotated(folder: Path) -> bool:
-    """Whether a folder holds annotations, itself or in its folders named after splits."""
-    return bool(search_folder(folder)[1])
+    """Whether a folder holds annotations, itself or in its folders named after splits.
+
+    Texts beside images are none: images without one are searched, too.
+    """
+    return bool(set(search_folder(folder)[1]) - {"captions"})
 
 
 def _folder_or_shards(folder: Path) -> Source:

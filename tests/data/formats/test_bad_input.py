@@ -7,6 +7,7 @@ import json
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -125,10 +126,16 @@ def test_json_in_a_shard_is_checked_as_in_a_file(tmp_path: Path, content: bytes,
 def test_missing_path_and_unknown_format(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere: no such file or folder"):
         read_pairs(tmp_path / "nowhere")
-    with pytest.raises(ConfigError, match=r"format 'kokos' is not known\nFix: one of coco, karpathy, "):
+    with pytest.raises(ConfigError, match=r"format 'kokos' is not known\nFix: one of captions, coco, "):
         read_pairs(tmp_path, format="kokos")
     with pytest.raises(DataError, match="format not recognised"):
         read_pairs(tmp_path)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"a.csv", [{"image": "a.png", "caption": "x"}]])
+def test_a_path_of_another_type(path: Any) -> None:
+    with pytest.raises(DataError, match=r"the path is a \w+\nFix: .*pmpguard\.audit also takes data frames"):
+        read_pairs(path)
 
 
 def test_wrong_split_name(tmp_path: Path) -> None:

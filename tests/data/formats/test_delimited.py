@@ -116,3 +116,16 @@ def test_columns_cannot_be_named_where_there_are_none(tmp_path: Path) -> None:
     path = write(tmp_path, '{"images": []}', "dataset.json")
     with pytest.raises(ConfigError, match="karpathy has no columns to name"):
         read_pairs(path, "image=a")
+
+
+@pytest.mark.parametrize("said", ["validation", "Valid", "dev", "VAL"])
+def test_splits_have_their_usual_names(tmp_path: Path, said: str) -> None:
+    path = write(tmp_path, f"image,caption,split\na.png,one,{said}\nb.png,two,Training\nc.png,three,North\n")
+    assert read_pairs(path).column("split") == ["val", "train", "North"]
+
+
+def test_a_file_for_two_splits_is_not_the_last(tmp_path: Path) -> None:
+    """As RS3 of RS5M is published."""
+    (tmp_path / "RS3").mkdir()
+    path = write(tmp_path / "RS3", "img_name,caption\na.png,one\n", "RS3_train_val_caption.csv")
+    assert read_pairs(path).splits() == {"train": 1}

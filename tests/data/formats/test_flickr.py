@@ -1,4 +1,4 @@
-"""Flickr30k as published."""
+"""Flickr30k and Flickr8k as published."""
 
 from __future__ import annotations
 
@@ -29,3 +29,12 @@ def test_a_line_that_is_none_is_named(tmp_path: Path) -> None:
     path.write_text("1.jpg#0\tone\nno caption\n")
     with pytest.raises(DataError, match=r"x\.token line 2: neither"):
         read_pairs(path)
+
+
+def test_flickr8k_has_its_splits_in_lists(tmp_path: Path) -> None:
+    for name in ("Flickr8k.token.txt", "Flickr8k.lemma.token.txt"):
+        (tmp_path / name).write_text("".join(f"{image}.jpg#0\ta {image}\n" for image in "abcd"))
+    (tmp_path / "ExpertAnnotations.txt").write_text("a.jpg\tb.jpg#2\t1\t1\t1\n")
+    for split, image in (("train", "a"), ("dev", "b"), ("test", "c")):
+        (tmp_path / f"Flickr_8k.{split}Images.txt").write_text(f"{image}.jpg\n")
+    assert read_pairs(tmp_path).column("split") == ["train", "val", "test", "unlisted"]

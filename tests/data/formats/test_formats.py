@@ -25,6 +25,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 
 GENERATORS: dict[str, Callable[[Path], Path]] = {
+    "captions": examples.caption_files,
     "karpathy": examples.karpathy,
     "nwpu": examples.nwpu,
     "pir": examples.pir,
@@ -42,7 +43,7 @@ GENERATORS: dict[str, Callable[[Path], Path]] = {
     "arrow": examples.saved_to_disk,
     "excel": examples.excel,
 }
-WITHOUT_LABELS = ("amfmn", "rrsitr", "rs5m", "coco", "flickr", "llava")
+WITHOUT_LABELS = ("captions", "amfmn", "rrsitr", "rs5m", "coco", "flickr", "llava")
 ONE_CAPTION = ("rs5m", "llava")
 ONE_SPLIT = ("flickr", "llava")
 FOLDERS = ("pir", "amfmn", "folder", "webdataset", "hub", "coco")
@@ -312,26 +313,6 @@ def test_images_are_found_where_the_first_names_exist(tmp_path: Path, place: str
         (tmp_path / place).mkdir(exist_ok=True)
         image.rename(tmp_path / place / image.name)
     assert contents(read_pairs(path, strict=True)) == examples.rows()
-
-
-def test_metadata_lines_in_folders_of_splits(tmp_path: Path) -> None:
-    folder = examples.metadata_lines(tmp_path)
-    assert find_files(folder)[0] == "folder"
-    table = read_pairs(folder, strict=True)
-    assert contents(table) == examples.rows() and all(table.image_path(row).is_file() for row in range(30))
-    assert len(read_pairs(folder / "val" / "metadata.jsonl", strict=True)) == 5
-
-
-def test_what_is_not_recognised_is_described(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('[{"picture": "a.png", "words": "x"}]')
-    with pytest.raises(
-        DataError, match=r"a\.json has the fields picture, words\nFix: say which with --format"
-    ):
-        read_pairs(tmp_path / "a.json")
-    (tmp_path / "a.json").unlink()
-    (tmp_path / "notes.docx").write_text("x")
-    with pytest.raises(DataError, match=r"not recognised; found notes\.docx\nFix: .*--columns image="):
-        read_pairs(tmp_path)
 
 
 # Known datasets

@@ -49,6 +49,7 @@ WRITE: dict[str, Callable[[Path], object]] = {
     "pairs.xlsx": renamed(examples.excel),
     "pairs.jsonl": renamed(examples.jsonl),
     "imagefolder": examples.metadata_folder,
+    "captioned": examples.caption_files,
     "hub-dataset": examples.hugging_face_parquet,
     "saved": examples.saved_to_disk,
     "shards": examples.webdataset,

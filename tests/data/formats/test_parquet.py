@@ -113,3 +113,10 @@ def test_a_reference_to_nothing_is_an_error(tmp_path: Path) -> None:
     for member in ("image/99", "image/x", "other/0", "label/0"):
         with pytest.raises(PmpguardError, match="parquet"):
             image_bytes(table, f"{table.column('image')[0].partition('#')[0]}#{member}")
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.string())])
+def test_splits_have_their_usual_names(tmp_path: Path, kind: pa.DataType) -> None:
+    said = pa.array(["validation", "Test", "north"], pa.string()).cast(kind)
+    path = write(tmp_path, {"image": ["a.png", "b.png", "c.png"], "caption": ["x", "y", "z"], "split": said})
+    assert read_pairs(path).column("split") == ["val", "test", "north"]

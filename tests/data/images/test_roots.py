@@ -114,3 +114,30 @@ def test_a_recorded_folder_that_holds_everything_is_not_believed(tmp_path):
     table.write_parquet(tmp_path / "data" / "deep" / "p.parquet")
     with pytest.raises(ImageError):
         load_pair_image(read_pairs(tmp_path / "data" / "deep" / "p.parquet"), 0)
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("D:\\data\\images\\{}.png", "images/{}.png"),
+        ("images\\{}.png", "images/{}.png"),
+        ("{}", "{}.png"),
+        ("/home/someone/images/{}", "images/{}.png"),
+    ],
+)
+def test_names_of_windows_and_names_without_an_ending(tmp_path: Path, named: str, found: str) -> None:
+    put(tmp_path / "images", "a.png", "b.png")
+    root, names = locate_images([named.format(name) for name in "ab"], tmp_path, None)
+    assert [root / name for name in names] == [tmp_path / "images" / f"{name}.png" for name in "ab"]
+    assert names in ([found.format(name) for name in "ab"], ["a.png", "b.png"])
+
+
+def test_a_name_with_a_backslash_is_left_alone_where_it_is_a_file(tmp_path: Path) -> None:
+    put(tmp_path, "a\\b.png")
+    assert locate_images(["a\\b.png"], tmp_path, None) == (tmp_path, ["a\\b.png"])
+
+
+def test_addresses_are_not_fetched(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("url,caption\nhttps://example.org/1.jpg,a pond\n")
+    with pytest.raises(DataError, match=r"images are addresses \(https://example\.org/1\.jpg\).*img2dataset"):
+        read_pairs(tmp_path / "a.csv", strict=True)

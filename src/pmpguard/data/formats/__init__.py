@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pmpguard.data.column_names import OPTION, ColumnNames, Columns
+from pmpguard.data.column_names import ColumnNames, Columns
 from pmpguard.data.formats.amfmn import AMFMN
 from pmpguard.data.formats.arrow import ARROW, SPLITS_FILE
+from pmpguard.data.formats.caption_files import CAPTION_FILES
 from pmpguard.data.formats.coco import COCO
 from pmpguard.data.formats.delimited import CSV
 from pmpguard.data.formats.excel import EXCEL
@@ -32,6 +33,7 @@ from pmpguard.data.formats.pir import PIR
 from pmpguard.data.formats.rrsitr import RRSITR
 from pmpguard.data.formats.scan import SCAN
 from pmpguard.data.formats.shards import RS5M, WEBDATASET
+from pmpguard.data.formats.unrecognised import not_recognised
 from pmpguard.data.images.roots import missing_images
 from pmpguard.data.known_datasets import differences
 from pmpguard.data.pair_rows import split_in_name, split_of_file
@@ -42,9 +44,9 @@ from pmpguard.errors import ConfigError, DataError
 from pmpguard.remote import as_path, exists, is_remote, local_file
 
 log = logging.getLogger("pmpguard")
-MAX_LISTED = 12
 
 FORMATS: dict[str, Format] = {
+    "captions": CAPTION_FILES,
     "coco": COCO,
     "karpathy": KARPATHY,
     "nwpu": NWPU,
@@ -82,6 +84,11 @@ def read_pairs(
     are logged as warnings; `strict` makes them errors. Images outside the folder of the images, by an
     absolute path, `..` or a link, are refused when they are opened; `allow_outside` opens them.
     """
+    if not isinstance(path, str | Path):
+        raise DataError(
+            f"the path is a {type(path).__name__}",
+            fix="give a file or folder; pmpguard.audit also takes data frames and datasets",
+        )
     path, names = as_path(path), ColumnNames.of(columns)
     if format and format not in FORMATS:
         raise ConfigError(f"format {format!r} is not known", fix=f"one of {', '.join(FORMATS)}")
@@ -151,7 +158,7 @@ def find_files(
         del found["parquet"]  # img2dataset's lists of what is in the shards of the same names
     if not found:
         there = files if files or is_remote(path) else sorted(path.iterdir())
-        raise _not_recognised(path, there, format, names)
+        raise not_recognised(path, there, format, names, list(FORMATS))
     if len(found) > 1:
         listed = "; ".join(
             f"{name}: {', '.join(file.name for file in files[:3])}" for name, files in found.items()
@@ -175,9 +182,10 @@ def search_folder(
     if not found:
         files = [file for folder in _split_folders(path) for file in sorted(folder.iterdir())]
         found = group_by_format(files, names)
-    if not found:
-        files = sorted(file for file in path.glob("*/*") if file.stem == "metadata")
-        found = group_by_format(files, names)
+    for pattern in ("*/metadata.*", "data/*/metadata.*"):
+        if not found:
+            files = sorted(path.glob(pattern))
+            found = group_by_format(files, names)
     return files, found
 
 
@@ -210,40 +218,6 @@ def _split_folders(path: Path) -> list[Path]:
     ]
 
 
-def _not_recognised(path: Path, files: list[Path], format: str | None, names: ColumnNames) -> DataError:
-    """An error that says what is there, and the option that would read it."""
-    as_format = f" as {format}" if format else ""
-    for file in files:
-        if not file.is_file():
-            continue
-        peek = Peek(file, names)
-        if peek.header:
-            try:
-                names.find(peek.header, str(file))
-            except DataError as error:
-                return DataError(f"{path}: format not recognised{as_format}; {error.message}", fix=error.fix)
-        if is_shard(file) and peek.members:
-            members = ", ".join(f".{ending}" for ending in sorted(peek.members)[:MAX_LISTED])
-            return DataError(
-                f"{path}: format not recognised{as_format}; {file.name} holds members {members}"
-                f"{_archives_only(path)}",
-                fix="a shard has an image and a .txt, .caption or .json for each sample; others are named by "
-                "--columns caption=ENDING",
-            )
-        if file.suffix.lower() == ".json":
-            keys = list(dict.fromkeys(re.findall(r'"([^"\\]{1,60})"\s*:', peek.head)))
-            return DataError(
-                f"{path}: format not recognised{as_format}; {file.name} has the fields "
-                f"{', '.join(keys[:MAX_LISTED]) or 'of no object'}",
-                fix=f"say which with --format, one of {', '.join(FORMATS)}, or write jsonl or csv",
-            )
-    listed = ", ".join(file.name for file in files[:MAX_LISTED]) or "nothing"
-    return DataError(
-        f"{path}: format not recognised{as_format}; found {listed}{_archives_only(path)}",
-        fix=f"say which with --format, one of {', '.join(FORMATS)}; name columns with {OPTION}",
-    )
-
-
 def _stems(files: list[Path]) -> set[str]:
     return {file.name.partition(".")[0] for file in files}
 
@@ -256,16 +230,6 @@ def _require_one_per_split(path: Path, files: list[Path], one_file: bool) -> Non
             raise DataError(
                 f"{path}: {other.name} and {file.name} may both be meant", fix="pass the path of one file"
             )
-
-
-def _archives_only(path: Path) -> str:
-    folder = path if path.is_dir() else path.parent
-    archives = [file.name for file in sorted(folder.glob("*.tar"))] if folder.is_dir() else []
-    return (
-        f" ({archives[0]} holds images without captions: extract it beside the annotations)"
-        if archives
-        else ""
-    )
 
 
 def group_by_format(

@@ -31,12 +31,14 @@ from pmpguard.data.text_files import read_json
 from pmpguard.errors import DataError
 from pmpguard.files import new_directory, write_atomic
 
+OTHERS = ("instances_", "person_keypoints_", "stuff_", "panoptic_", "image_info_")  # files beside captions
 OWN = ("id", "image_id", "caption")  # fields of an annotation
 
 
 def recognise_coco(file: Peek) -> bool:
     return (
         file.is_json
+        and not (file.path.name.startswith(OTHERS) and '"caption"' not in file.head)
         and file.head.startswith("{")
         and re.search(r'"(images|annotations)"\s*:\s*\[', file.head) is not None
         and re.search(r'"(file_name|coco_url|annotations)"\s*:', file.head) is not None

@@ -11,8 +11,9 @@ from pmpguard.data.byte_ranges import open_shard
 from pmpguard.data.column_names import ColumnNames
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.shards import is_shard, iter_members
-from pmpguard.data.text_files import read_csv
+from pmpguard.data.text_files import IMAGE_SUFFIXES, read_csv
 from pmpguard.errors import DataError
+from pmpguard.remote import is_remote
 
 HEAD_BYTES = 65_536
 PEEKED_MEMBERS = 16
@@ -37,6 +38,12 @@ class Peek:
     @property
     def is_json(self) -> bool:
         return self.ending == ".json"
+
+    @cached_property
+    def image_beside(self) -> Path | None:
+        """The image of the same name, with another ending."""
+        named = (self.path.with_suffix(ending) for ending in IMAGE_SUFFIXES)
+        return None if is_remote(self.path) else next((path for path in named if path.is_file()), None)
 
     @cached_property
     def header(self) -> list[str]:

@@ -1,22 +1,23 @@
 """An image folder as Hugging Face reads it: `metadata.csv` or `metadata.jsonl` with `file_name`.
 
-Names are relative to each metadata file, which may lie in a folder per split. Such folders are what
-`load_dataset("imagefolder")` and the Hub's viewer take.
+Names are relative to each metadata file, which may lie in a folder per split, or above such folders. They are
+what `load_dataset("imagefolder")` and the Hub's viewer take.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from pmpguard.data.column_names import ColumnNames
 from pmpguard.data.dataset_card import CARD, dataset_card
 from pmpguard.data.formats.format import Format, Peek, common_folder
-from pmpguard.data.formats.jsonl import add_json_lines
+from pmpguard.data.formats.jsonl import add_records, json_records
 from pmpguard.data.formats.shards import check_split_name, image_bytes, image_ending
-from pmpguard.data.pair_rows import PairRows, add_record, iter_rows, split_of_file
+from pmpguard.data.pair_rows import PairRows, iter_rows, split_in_name
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.shards import split_reference
 from pmpguard.data.text_files import read_csv
@@ -34,21 +35,32 @@ def read_folder(files: list[Path], images: Path | None, names: ColumnNames) -> P
     top, rows = common_folder(files), PairRows(files[0])
     names = names or ColumnNames.of({"image": "file_name"})
     for path in files:
-        if path.suffix == ".jsonl":
-            add_json_lines(rows, path, top, names)
-        else:
-            header, lines = read_csv(path)
-            below = path.parent.relative_to(top).as_posix()
-            for number, fields in lines:
-                record = dict(zip(header, fields, strict=True))
-                where = f"{path} line {number}"
-                add_record(rows, where, record, split_of_file(path), names, "" if below == "." else below)
+        records = json_records(path) if path.suffix == ".jsonl" else _csv_records(path)
+        if split_in_name(path.parent.name) is None:
+            records = ((where, _with_split(record, names, where)) for where, record in records)
+        add_records(rows, path, top, names, records)
     for row, image in enumerate(rows.columns["image"]):
         if PurePosixPath(image).is_absolute() or ".." in PurePosixPath(image).parts:
             raise DataError(
                 f"{files[0]} pair {row + 1}: {image} leaves the folder", fix="use names relative to the file"
             )
     return rows.build(top, images, top.resolve().name, likely=top)
+
+
+def _csv_records(path: Path) -> Iterator[tuple[str, Any]]:
+    header, lines = read_csv(path)
+    for number, fields in lines:
+        yield f"{path} line {number}", dict(zip(header, fields, strict=True))
+
+
+def _with_split(record: Any, names: ColumnNames, where: str) -> Any:
+    """The record of a list above the folders of the splits: `test/a.jpg` is of the split test."""
+    if not isinstance(record, Mapping):
+        return record
+    fields = names.find(list(record), where)
+    image = record[fields.image]
+    split = split_in_name(image.partition("/")[0]) if isinstance(image, str) and "/" in image else None
+    return record if split is None or "split" in fields.standard else {**record, "split": split}
 
 
 def write_folder(table: PairTable, target: Path, about: Sequence[str] = ()) -> None:

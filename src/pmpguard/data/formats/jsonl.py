@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,53 +17,47 @@ from pmpguard.data.text_files import parse_json, read_json, read_lines, require_
 from pmpguard.errors import DataError
 from pmpguard.files import atomic_output
 
+LINES = (".jsonl", ".ndjson")
+
 
 def recognise_jsonl(file: Peek) -> bool:
     """By its ending, or a `.json` file that begins with an object whose fields are those of a pair."""
-    if file.ending in (".jsonl", ".ndjson"):
-        return True
-    if not file.is_json:
-        return False
-    first = file.head.partition("\n")[0] if file.head.startswith("{") else _first_item(file.head)
-    try:
-        record = json.loads(first)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(record, dict) and file.names.fit(list(record))
+    return file.ending in LINES or (
+        file.is_json and file.names.fit(list(first_record(file))) and file.image_beside is None
+    )
 
 
-def _first_item(head: str) -> str:
-    """The first object of a list, as text."""
-    begun = re.match(r"\[\s*(?=\{)", head)
-    if begun is None:
-        return ""
+def first_record(file: Peek) -> Mapping[str, Any]:
+    """The first object of lines or of a list; an empty one where there is none."""
     try:
-        record, _ = json.JSONDecoder().raw_decode(head, begun.end())
+        if file.head.startswith("{"):
+            record = json.loads(file.head.partition("\n")[0])
+        else:
+            begun = re.match(r"\[\s*(?=\{)", file.head)
+            record = {} if begun is None else json.JSONDecoder().raw_decode(file.head, begun.end())[0]
     except (ValueError, RecursionError):
-        return ""
-    return json.dumps(record)
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def read_jsonl(files: list[Path], images: Path | None, names: ColumnNames) -> PairTable:
     """Image names are relative to the folder of their file, where files lie in folders named after splits."""
     rows, top = PairRows(files[0]), common_folder(files)
     for path in files:
-        if path.suffix.lower() == ".json" and _is_list(path):
-            records = list_of(read_json(path), str(path))
-            add_records(rows, path, top, names, ((f"{path} [{n}]", each) for n, each in enumerate(records)))
-        else:
-            add_json_lines(rows, path, top, names)
+        add_records(rows, path, top, names, json_records(path))
     return rows.build(top, images, dataset_name(files[0]))
 
 
-def _is_list(path: Path) -> bool:
+def json_records(path: Path) -> Iterator[tuple[str, Any]]:
+    """What a file holds, a line each or in a list, with its place."""
     require_content(path)
-    return Peek(path).head.startswith("[")
-
-
-def add_json_lines(rows: PairRows, path: Path, top: Path, names: ColumnNames) -> None:
-    lines = ((f"{path} line {number}", line) for number, line in read_lines(path) if line.strip())
-    add_records(rows, path, top, names, ((where, parse_json(line, where)) for where, line in lines))
+    if path.suffix.lower() == ".json" and Peek(path).head.startswith("["):
+        for number, record in enumerate(list_of(read_json(path), str(path))):
+            yield f"{path} [{number}]", record
+        return
+    for number, line in read_lines(path):
+        if line.strip():
+            yield f"{path} line {number}", parse_json(line, f"{path} line {number}")
 
 
 def add_records(
@@ -90,7 +84,7 @@ JSONL = Format(
     recognise_jsonl,
     read_jsonl,
     write_jsonl,
-    endings=(".jsonl", ".ndjson"),
+    endings=LINES,
     names_columns=True,
     keeps_columns=True,
 )

@@ -22,7 +22,8 @@ from pmpguard.files import write_atomic
 
 
 def recognise_karpathy(file: Peek) -> bool:
-    return file.is_json and re.search(r'"images"\s*:\s*\[', file.head) is not None
+    listed = file.is_json and re.search(r'"images"\s*:\s*\[', file.head) is not None
+    return listed and '"file_name"' not in file.head  # which is COCO's
 
 
 def read_karpathy(files: list[Path], images: Path | None) -> PairTable:

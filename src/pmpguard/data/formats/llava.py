@@ -1,4 +1,4 @@
-"""LLaVA's JSON: conversations about images, of which the first answer is the caption.
+"""LLaVA's JSON, a list or lines: conversations about images, of which the first answer is the caption.
 
 ::
 
@@ -13,24 +13,23 @@ from pathlib import Path
 
 from pmpguard.data.formats.format import Format, Peek
 from pmpguard.data.formats.json_fields import entry_of, list_of
+from pmpguard.data.formats.jsonl import LINES, first_record, json_records
 from pmpguard.data.pair_rows import PairRows, dataset_name, split_of_file
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.text_files import read_json
 from pmpguard.errors import DataError
 
 log = logging.getLogger("pmpguard")
 
 
 def recognise_llava(file: Peek) -> bool:
-    return file.is_json and file.head.startswith("[") and '"conversations"' in file.head
+    return (file.is_json or file.ending in LINES) and "conversations" in first_record(file)
 
 
 def read_llava(files: list[Path], images: Path | None) -> PairTable:
     """Conversations without an image are left out; later questions and answers are, too."""
     rows, without = PairRows(files[0]), 0
     for path in files:
-        for number, entry in enumerate(list_of(read_json(path), str(path))):
-            where = f"{path} [{number}]"
+        for where, entry in json_records(path):
             turns = list_of(entry_of(entry, "conversations", where), f"{where}.conversations")
             if entry.get("image") is None:
                 without += 1
@@ -45,4 +44,4 @@ def read_llava(files: list[Path], images: Path | None) -> PairTable:
     return rows.build(files[0].parent, images, dataset_name(files[0]))
 
 
-LLAVA = Format("conversations JSON of LLaVA", recognise_llava, read_llava)
+LLAVA = Format("conversations JSON of LLaVA, a list or lines", recognise_llava, read_llava)

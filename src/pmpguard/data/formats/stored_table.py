@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from pmpguard.data.column_names import CAPTION_NAMES, IMAGE_NAMES, ColumnNames, Fields
 from pmpguard.data.images.roots import locate_images
-from pmpguard.data.pair_rows import MAX_CAPTION_CHARACTERS, dataset_name
+from pmpguard.data.pair_rows import MAX_CAPTION_CHARACTERS, dataset_name, split_called
 from pmpguard.data.pairs import NAME, ROOT, PairTable
 from pmpguard.data.parquet_images import PATH, image_reference
 from pmpguard.errors import DataError
@@ -97,7 +97,9 @@ def shaped(
         names = pc.binary_join_element_wise(pa.scalar(below), table[fields.image].cast(pa.string()), "/")
         table = table.set_column(table.column_names.index(fields.image), fields.image, names)
     table = _one_caption_a_row(_renamed(table, fields), path, _per_caption(schema))
-    if "split" not in table.column_names:
+    if "split" in table.column_names:
+        table = _with_usual_splits(table)
+    else:
         recorded = (schema.metadata or {}).get(SPLIT, b"").decode(errors="replace")
         table = table.append_column("split", pa.repeat(pa.scalar(recorded or split), len(table)))
     kept = {key: value for key, value in (schema.metadata or {}).items() if key in (NAME, ROOT)}
@@ -169,6 +171,20 @@ def _renamed(table: pa.Table, fields: Fields) -> pa.Table:
     taken = [name for name in table.column_names if name in new.values() and new.get(name, name) != name]
     table = table.drop_columns([name for name in taken if name not in new])
     return table.rename_columns([new.get(name, name) for name in table.column_names])
+
+
+def _with_usual_splits(table: pa.Table) -> pa.Table:
+    """Splits by their usual names, each different one looked at once."""
+    splits = table["split"]
+    kind = splits.type.value_type if pa.types.is_dictionary(splits.type) else splits.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+        return table
+    coded = splits.cast(pa.string()).combine_chunks().dictionary_encode()
+    names = pa.array([None if name is None else split_called(name) for name in coded.dictionary.to_pylist()])
+    if names.equals(coded.dictionary):
+        return table
+    column = names.cast(pa.string()).take(coded.indices)
+    return table.set_column(table.column_names.index("split"), "split", column)
 
 
 def _per_caption(schema: pa.Schema) -> list[str]:

@@ -1,18 +1,21 @@
 """Where a dataset's images lie: the folder is given, or found next to the annotations.
 
-Annotations name images in many ways: `a.jpg`, `train/a.jpg`, `/home/someone/images/a.jpg`. The folder is
-looked for in the usual places, and leading folders of the names are dropped until the images are there.
+Annotations name images in many ways: `a.jpg`, `train/a.jpg`, `/home/someone/images/a.jpg`, `D:\\data\\a.jpg`
+or `a`. The folder is looked for in the usual places, and leading folders of the names are dropped until the
+images are there; names without an ending get that of the files.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.shards import split_reference
+from pmpguard.data.text_files import IMAGE_SUFFIXES, looks_like_image
 from pmpguard.errors import DataError
 from pmpguard.remote import is_remote
 
@@ -39,13 +42,26 @@ def locate_images(
         raise DataError(f"{images}: no such image folder", fix="pass the folder that holds the images")
     guesses = [recorded] if recorded is not None and recorded.is_dir() else []
     roots = [images] if images is not None else [*guesses, *candidate_roots(folder)]
+    found = _named_below(roots, names)
+    if found is None and any("\\" in name for name in spread(names)):
+        found = _named_below(roots, [name.replace("\\", "/") for name in names])
+    return found or (images or (guesses[0] if guesses else folder / "images"), list(names))
+
+
+def _named_below(roots: Sequence[Path], names: Sequence[str]) -> tuple[Path, list[str]] | None:
+    """The folder with most of the images, and their names in it: with fewer folders, or with an ending."""
     sample = spread(names)
+    endings = ("",) if any(map(looks_like_image, sample)) else ("", *IMAGE_SUFFIXES)
     for dropped in range(max((len(PurePosixPath(name).parts) for name in sample), default=0)):
-        shortened = [split_reference(drop_folders(name, dropped))[0] for name in sample]
-        there = [sum(_lies_in(root, name) for name in shortened) for root in roots]
-        if any(there):
-            return roots[there.index(max(there))], [drop_folders(name, dropped) for name in names]
-    return images or (guesses[0] if guesses else folder / "images"), list(names)
+        shortened = [drop_folders(name, dropped) for name in sample]
+        for ending in endings:
+            files = [split_reference(name)[0] + ending for name in shortened]
+            there = [sum(_lies_in(root, file) for file in files) for root in roots]
+            if any(there):
+                return roots[there.index(max(there))], [
+                    drop_folders(name, dropped) + ending for name in names
+                ]
+    return None
 
 
 def candidate_roots(folder: Path) -> list[Path]:
@@ -129,6 +145,10 @@ def spread(names: Sequence[str]) -> list[str]:
     return list(names[:: max(1, len(names) // SAMPLE)])
 
 
+def _address(name: str) -> str | None:
+    return name if re.match(r"(https?|s3|gs)://", name) else None
+
+
 def missing_images(table: PairTable) -> str | None:
     """A sentence saying that none of the table's images is there, where was looked and what to do."""
     if is_remote(table.root):
@@ -137,6 +157,11 @@ def missing_images(table: PairTable) -> str | None:
     if not names or any(is_image_file(table.root / split_reference(name)[0]) for name in names):
         return None
     folder = table.root.parent if table.root.name == "images" else table.root
+    if (address := _address(names[0])) is not None:
+        return (
+            f"{table.name}: images are addresses ({address}), which are not fetched here; fetch them, for "
+            "example with img2dataset, and read its folder"
+        )
     message = f"{table.name}: no image found below {table.root} (looked for {names[0]})"
     archives = sorted(folder.glob("*image*.tar*")) if folder.is_dir() else []
     if archives:
