@@ -126,12 +126,16 @@ class EvaluationReport:
         if self.recall.string_aware is not None:
             lines.append(f"with equal captions counted as hits its mR is {self.recall.string_aware.mr:.2f}")
         lines.append("R@K: % of queries with a hit among the first K; images ask in i2t, captions in t2i")
-        if self.images < SMALL_GALLERY:
-            lines.append(
-                f"note: among {self.images} images recalls are high by themselves; do not compare them with "
-                "those of larger galleries"
-            )
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes())])
+
+    def notes(self) -> list[str]:
+        """What a reader should know before comparing the recalls."""
+        if self.images >= SMALL_GALLERY:
+            return []
+        return [
+            f"among {self.images} images recalls are high by themselves; do not compare them with those of "
+            "larger galleries"
+        ]
 
 
 def evaluate_retriever(

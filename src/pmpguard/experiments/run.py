@@ -293,7 +293,7 @@ def run_experiment(
         seconds=round(time.perf_counter() - started, 2),
         time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
-    write_run_page(run, row.metrics)
+    write_run_page(run, row.metrics, test.recall.intervals, test.notes())
     return ExperimentResult(row, trained, test, detection, rematching, corruption)
 
 
