@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from helpers.search_examples import SCENES, make_world
 
-import pmpguard
 from pmpguard.cli.main import VERBS, arranged, main
 from pmpguard.methods.registry import BUILT_IN
 
@@ -27,9 +26,6 @@ ROOT = Path(__file__).resolve().parents[1]
 WRITTEN_WITH_THE_SITE = {ROOT / "docs" / name for name in ("cli.md", "leaderboard.md")}
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-# Public names that README shows and the package may not have yet: their blocks are skipped until it has.
-WAITING = ("audit", "NoiseDetector", "losses")
 
 # What makes README's examples small.
 SMALLER = {
@@ -68,10 +64,6 @@ def commands(text: str) -> list[str]:
     ]
 
 
-def waiting_for(code: str) -> list[str]:
-    return [name for name in WAITING if f"pmpguard.{name}" in code and not hasattr(pmpguard, name)]
-
-
 # ------------------------------------------------------------------------------------------ README, in small
 
 
@@ -101,8 +93,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("number", range(len(blocks(README, "python"))))
 def test_python_of_the_readme(number: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = blocks(README, "python")[number]
-    if missing := waiting_for(code):
-        pytest.skip(f"not public yet: {', '.join(missing)}")
     for usual, smaller in SMALLER.items():
         code = code.replace(usual, smaller)
     monkeypatch.chdir(folder)

@@ -33,8 +33,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Links to notebooks lead to their pages."""
-    return re.sub(r"\]\((notebooks/\w+)\.ipynb\)", r"](\1.md)", markdown)
+    """Links to notebooks lead to their pages; a figure stays on one line with its deviation."""
+    linked = re.sub(r"\]\((notebooks/\w+)\.ipynb\)", r"](\1.md)", markdown)
+    return re.sub(r"(?<=\d) (± \d|¹)", "\u00a0\\1", linked).replace("± ", "±\u00a0")
 
 
 def as_markdown(notebook: dict[str, Any], name: str) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
-from pmpguard.cli.config_files import check_config_file
+from pmpguard.cli.config_files import check_config_file, configs_and_others
 from pmpguard.cli.main import main
 from pmpguard.errors import ConfigError
+from pmpguard.experiments.recipe_names import FOLDER
 
 LISTS = "\n".join(
     f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]"
@@ -48,3 +50,28 @@ def test_ordinary_files_pass(tmp_path):
     (tmp_path / "empty.yaml").touch()
     check_config_file(tmp_path / "empty.yaml")
     check_config_file(tmp_path / "not there.yaml")
+
+
+FROZEN = FOLDER / "train" / "frozen-light.yaml"
+
+
+def test_a_config_may_be_named_as_a_recipe_of_the_package_and_comes_first(capsys):
+    words = ["x", "--config", "frozen-light", "--train.epochs", "3", "--config=own.yaml"]
+    found = configs_and_others(words, "train")
+    assert found == ([f"--config={FROZEN}", "--config=own.yaml"], ["x", "--train.epochs", "3"])
+    assert configs_and_others(["--", "--config", "x"], "train") == ([], ["--", "--config", "x"])
+    assert configs_and_others(["--config"], "train") == ([], ["--config"])  # the parser says what is missing
+    assert main(["train", "run", "--config", "frozen-ligth"]) == 1
+    assert "no recipe is called 'frozen-ligth'\nFix: did you mean frozen-light?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["--train.method=ccl", "--train.method ccl", "--train.method pmpguard"])
+@pytest.mark.parametrize("front", [True, False])
+def test_settings_of_a_recipe_stay_with_its_method(method, front, capsys):
+    parts = ["--config frozen-light", method]
+    words = " ".join(["train run", *(parts if front else parts[::-1]), "--train.settings.x 1 --print_config"])
+    with pytest.raises(SystemExit):
+        main(words.split())
+    train = yaml.safe_load(capsys.readouterr().out)["train"]
+    own = {"calibration_epochs": 2} if "pmpguard" in method else {}
+    assert train["method"] in method and train["settings"] == {**own, "x": 1}

@@ -123,11 +123,13 @@ def test_the_help_of_a_group_lists_its_verbs(capsys):
 
 
 def test_help_and_version(capsys):
-    for words in ([], ["-h"], ["--help"]):
+    for words in ([], ["-h"], ["--help"], ["help"]):
         assert cli.main(words) == 0
         text = capsys.readouterr().out
         assert text.startswith("usage: pmpguard COMMAND") and "a verb for tests" in text
         assert max(map(len, text.splitlines())) <= 110
+    assert cli.main(["help", "sample"]) == 0
+    assert capsys.readouterr().out.startswith("usage: pmpguard sample")
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out == f"pmpguard {pmpguard.__version__}\n"
 
@@ -210,6 +212,8 @@ def test_config_files_and_overrides(tmp_path, capsys):
     assert capsys.readouterr().out == "a/y after 7 epochs\n"
     assert cli.main(["sample", "--config", str(tmp_path / "c.yaml"), "a", "--train.epochs", "8"]) == 0
     assert capsys.readouterr().out == "a/y after 8 epochs\n"
+    assert cli.main(["sample", "a", "--train.epochs", "8", f"--config={tmp_path / 'c.yaml'}"]) == 0
+    assert capsys.readouterr().out == "a/y after 8 epochs\n"  # an option wins from the front, too
 
 
 def test_of_several_processes_only_the_first_prints(monkeypatch, capsys):
@@ -229,6 +233,7 @@ def test_of_several_processes_only_the_first_prints(monkeypatch, capsys):
         (["group", "zebra"], "unknown command 'group zebra'\nKnown: group one\n"),
         (["group", "ome", "a"], "unknown command 'group ome'\nDid you mean `pmpguard group one`?\n"),
         (["data", "chek", "a"], "unknown command 'data chek'\nDid you mean `pmpguard data check`?\n"),
+        (["chek"], "unknown command 'chek'\nDid you mean `pmpguard data check`?\n"),
         (["evalute"], "unknown command 'evalute'\nDid you mean `pmpguard evaluate`?\n"),
         (["sample"], "path"),
         (["sample", "a", "--colour", "red"], "unknown option --colour\nFix: `pmpguard sample --help`"),
@@ -262,19 +267,6 @@ def test_an_unknown_key_in_a_config_file_is_an_error(tmp_path, capsys):
     (tmp_path / "c.yaml").write_text("train:\n  epoch: 7\n")
     assert cli.main(["sample", "a", "--config", str(tmp_path / "c.yaml")]) == 2
     assert "unknown option --train.epoch\nDid you mean --train.epochs?" in capsys.readouterr().err
-
-
-def test_a_config_may_be_named_as_a_recipe_of_the_package(capsys):
-    found = cli.with_recipes(["x", "--config", "frozen-light", "--config=frozen-light"], "train")
-    path = Path(pmpguard.__file__).parent / "experiments/recipes/train/frozen-light.yaml"
-    assert found == ["x", "--config", str(path), f"--config={path}"] and path.is_file()
-    assert cli.with_recipes(["--config", "own.yaml", "--config"], "train") == [
-        "--config",
-        "own.yaml",
-        "--config",
-    ]
-    assert cli.main(["train", "run", "--config", "frozen-ligth"]) == 1
-    assert "no recipe is called 'frozen-ligth'\nFix: did you mean frozen-light?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

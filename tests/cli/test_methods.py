@@ -27,7 +27,21 @@ def test_every_setting_is_listed_and_explained(name, capsys):
         following = text.split(line)[1].splitlines()[1].strip()
         assert line.partition(field.name)[2].strip() or following, f"{name}.{field.name} is not explained"
     for preset in find_method(name).PRESETS:
-        assert f"preset {preset}" in text
+        assert f"preset {preset}" in text or "It has no settings." in text
+
+
+def test_a_method_of_ones_own_is_described_by_its_own_words(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "ownmethod.py").write_text(
+        "from pmpguard.methods.infonce import InfoNce\nclass Mine(InfoNce):\n    name = 'mine'\n"
+    )
+    assert cli.main(["methods", "ownmethod:Mine"]) == 0
+    assert capsys.readouterr().out.startswith("mine\n")
+    assert cli.main(["methods", "ownmethod:Mien"]) == 1
+    assert "Fix: did you mean Mine? known: Mine in ownmethod" in capsys.readouterr().err
+    assert cli.main(["methods", "ownmehtod:Mine"]) == 1
+    assert f"looked for in {tmp_path}" in capsys.readouterr().err
 
 
 def test_as_json_and_an_unknown_name(capsys):

@@ -82,7 +82,7 @@ def test_the_text_says_how_good_model_and_detection_are(
     assert main(train_words(trained, world)) == 0
     text = capsys.readouterr().out
     assert "6 images, 30 captions" in text and "detection: estimated mismatch rate" in text
-    assert "true 0.400" in text and "on validation" in text and f"model in {trained / 'model'}" in text
+    assert "0.400 injected" in text and "on validation" in text and f"model in {trained / 'model'}" in text
 
 
 def test_other_settings_in_the_same_folder_are_refused_by_name(
@@ -256,7 +256,7 @@ def test_a_dataset_without_splits_is_trained_and_measured_on_images_held_out(
     train = ["train", str(tmp_path / "run"), *plain, "--train", json.dumps(SMALL)]
     assert main(train) == 1
     told = capsys.readouterr().err
-    assert "no split 'val'" in told and "--hold_out.test 500 --hold_out.val 500" in told
+    assert "no split 'val'" in told and "--hold_out.test 6 --hold_out.val 6 keeps" in told
     held = ["--hold_out.test", "7", "--hold_out.val", "5"]
     assert main([*train, *held, "--json"]) == 0
     trained = json.loads(capsys.readouterr().out)
@@ -273,7 +273,7 @@ def test_a_new_run_says_beforehand_what_it_takes(tmp_path: Path, capsys: pytest.
     words = ["train", str(tmp_path / "run"), "--scenes", "40", "--train.epochs", "1"]
     words += [word for name in ("vision", "text") for word in (f"--train.model.{name}", "tiny")]
     words += ["--train.batch_size", "40", "--train.model.image_size", "64", "--train.model.dim", "32"]
-    told = "1 epochs of infonce take less than a minute and 0.0 GB for model and images here"
+    told = "training for one epoch by infonce takes less than a minute and 0.0 GB for model and images here"
     for expected in (1, 0):  # a run that goes on, or is finished, says nothing
         assert main([*words, "--train.method", "infonce", "--train.device", "cpu"]) == 0
         assert capsys.readouterr().err.count(told) == expected

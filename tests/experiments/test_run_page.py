@@ -56,6 +56,26 @@ def test_the_page_is_whole_and_asks_for_nothing(tmp_path):
     assert re.search(r"<td>1\.00</td>.*<td>5\.33</td>", page) and "mR on validation 5.100" in page
 
 
+def test_the_page_gives_intervals_and_warns_of_small_galleries(tmp_path):
+    record_run(tmp_path)
+    bounds = {name: (value - 1, value + 2) for name, value in FIGURES.items() if name != "val_mr"}
+    page = write_run_page(tmp_path, FIGURES, bounds, ["among 9 images recalls are high"]).read_text()
+    assert "<td>4.3 to 7.3</td>" in page and "95 % intervals" in page
+    assert "Among 9 images recalls are high." in page
+    assert "95 %" not in write_run_page(tmp_path, FIGURES).read_text()
+
+
+def test_what_nobody_injected_or_knows_is_not_shown(tmp_path):
+    record_run(tmp_path)
+    (tmp_path / "environment.json").write_text(json.dumps({"commit": "unknown", "hardware": "a CPU"}))
+    for rate in (0.0, 0.4):
+        record = {"kind": "detection", "step": 0, "epoch": 0, "true_true_rate": rate}
+        (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+        page = write_run_page(tmp_path, {**FIGURES, "effective_rate": rate}).read_text()
+        assert page.count("injected rate") == (2 if rate else 0)  # figures and curve
+        assert "a CPU" in page and "unknown" not in page
+
+
 def test_a_distilled_run_shows_teacher_and_student(tmp_path):
     for part in ("teacher", "student"):
         record_run(tmp_path / part)
@@ -77,4 +97,8 @@ def test_points_lie_where_they_belong():
     assert left < right and high < low  # a higher value stands higher up
     middle = {point.split(",")[1] for point in lines[1].get("points").split()}
     assert middle == {f"{(low + high) / 2:.1f}"}
-    assert "<polyline" in chart("a single point", {"one": [(3.0, 2.0)]})
+    (dot,) = ElementTree.fromstring(chart("a single point", {"one": [(3.0, 2.0)]})).findall(".//polyline")
+    first, second = dot.get("points").split()  # a line of no length, which round ends make a dot
+    assert first == second
+    zeros = ElementTree.fromstring(chart("zeros", {"one": [(0.0, 0.0), (1.0, 0.0)]})).find(".//polyline")
+    assert {point.split(",")[1] for point in zeros.get("points").split()} == {"156.0"}  # the floor

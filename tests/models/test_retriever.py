@@ -473,6 +473,11 @@ def test_images_of_another_kind_are_named(tmp_path):
         model.encode_images([pixels(1)[0], 7])
     with pytest.raises(DataError, match=r"image 0 has shape \(64, 64\)"):
         model.encode_images([torch.zeros(64, 64)])
+    with pytest.raises(DataError, match="image 0 is a int"):
+        model.encode_images(7)
+    for given, message in ((7, "text 0 is a int"), (["a pond", None], "text 1 is a NoneType")):
+        with pytest.raises(DataError, match=message):
+            model.encode_texts(given)
 
 
 def test_one_caption_is_a_string():

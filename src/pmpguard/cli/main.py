@@ -18,16 +18,14 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pmpguard
-from pmpguard.cli.config_files import check_config_file
+from pmpguard.cli.config_files import configs_and_others
 from pmpguard.cli.options import asks_for_help, help_text
 from pmpguard.cli.usage import unknown_command, wrong_usage
 from pmpguard.errors import ConfigError, PmpguardError
-from pmpguard.experiments.recipe_names import find_recipe
 from pmpguard.safe_text import PrintableFormatter, printable
 
 # verb -> (module, function, one line of help)
@@ -93,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     It is 130 after Ctrl-C and 143 after SIGTERM, on which every verb stops as on Ctrl-C.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
     if not words or words[0] in ("-h", "--help"):
         say(overview(VERBS))
         return 0
@@ -203,10 +203,8 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
     if wanted is not None:
         say(help_text(verb, description, parser._actions, every=wanted == "all"))
         return 0
-    named = with_recipes(words, verb)
-    for path in config_files(named):
-        check_config_file(path)
-    options = arranged(named, function)
+    configs, others = configs_and_others(words, verb)
+    options = [*configs, *arranged(others, function)]
     try:
         given = parser.parse_args(options)
     except argparse.ArgumentError as error:
@@ -241,26 +239,6 @@ def show(result: Any, json_wanted: bool) -> None:
         say(printable(json.dumps(as_plain(result), ensure_ascii=False)))
     elif result is not None:
         say(printable(result.as_text() if hasattr(result, "as_text") else str(result)))
-
-
-def config_files(words: Sequence[str]) -> Iterator[Path]:
-    """The files given with `--config`."""
-    for word, following in zip(words, [*words[1:], ""], strict=False):
-        option, equals, value = word.partition("=")
-        if option == "--config" and (value if equals else following):
-            yield Path(value if equals else following)
-
-
-def with_recipes(words: Sequence[str], verb: str) -> list[str]:
-    """The words with the file in place of a `--config` that names a recipe of the package."""
-    found = list(words)
-    for place, word in enumerate(found):
-        option, equals, value = word.partition("=")
-        if option == "--config" and equals:
-            found[place] = f"--config={find_recipe(value, verb)}"
-        elif option == "--config" and place + 1 < len(found):
-            found[place + 1] = str(find_recipe(found[place + 1], verb))
-    return found
 
 
 def arranged(words: Sequence[str], function: Callable[..., Any]) -> list[str]:

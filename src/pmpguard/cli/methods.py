@@ -48,9 +48,10 @@ class MethodHelp:
 
     def as_text(self) -> str:
         lines = [*wrapped(about(self.kind)), ""]
-        lines += [line for action in setting_actions(self.kind) for line in entry(action.dest, action)]
-        if lines[-1] == "":
-            lines.append("It has no settings of its own.")
+        settings = setting_actions(self.kind)
+        if not settings:
+            return "\n".join([*lines, f"It has no settings. Train with --train.method {self.name}."])
+        lines += [line for action in settings for line in entry(action.dest, action)]
         for preset, values in self.kind.PRESETS.items():
             changes = ", ".join(f"{key}={value}" for key, value in values.items())
             lines += ["", *wrapped(f"preset {preset}: {changes or 'the defaults above'}")]
@@ -71,9 +72,9 @@ def methods(name: str = "", /) -> MethodList | MethodHelp:
 
 
 def about(kind: type[Method]) -> str:
-    """What its module says of a method, with its references; else what its class says."""
+    """What its module says of a method, with its references; else what the class itself says."""
     module = importlib.import_module(kind.__module__)
-    return inspect.getdoc(module) or inspect.getdoc(kind) or kind.name
+    return inspect.getdoc(module) or inspect.cleandoc(kind.__doc__ or "") or kind.name
 
 
 def setting_actions(kind: type[Method]) -> list[Any]:

@@ -106,7 +106,11 @@ def train_model(
     lines = [
         result.test.as_text(),
         *([] if result.detection is None else [describe_detection(result.detection)]),
-        *([] if result.rematching is None else [describe_rematching(result.rematching)]),
+        *(
+            [describe_rematching(result.rematching)]
+            if result.rematching and result.rematching.proposals
+            else []
+        ),
         f"selected {which}epoch {trained.best_epoch} on validation (mR {trained.best_mr:.2f}), "
         f"{trained.pairs_per_second:,.0f} pairs/s, model in {run / 'model'}",
         f"curves and settings in a browser: {run / 'index.html'}",
@@ -131,7 +135,8 @@ train = train_model  # the verb; a parser takes no option of its function's own 
 
 def describe_detection(found: Detection) -> str:
     """One line on what detection estimated and how true it was."""
-    rates = f"estimated mismatch rate {found.estimated_rate:.3f}, true {found.true_rate:.3f}"
+    injected = f"{found.true_rate:.3f} injected" if found.true_rate else "none injected"
+    rates = f"estimated mismatch rate {found.estimated_rate:.3f}, {injected}"
     quality = f", AUROC {found.auroc:.3f}, F1 {found.f1:.3f}" if found.auroc is not None else ""
     return f"detection: {rates}{quality}"
 

@@ -16,6 +16,8 @@ def unknown_command(words: Sequence[str], verbs: Iterable[str]) -> str:
     pmpguard: unknown command 'data chek'
     Did you mean `pmpguard data check`?
     Fix: `pmpguard --help` lists all commands
+    >>> print(unknown_command(["chek"], ["data check", "demo"]).splitlines()[1])
+    Did you mean `pmpguard data check`?
     >>> print(unknown_command(["data"], ["data check", "data stats", "demo"]).splitlines()[1])
     Known: data check, data stats
     """
@@ -23,6 +25,9 @@ def unknown_command(words: Sequence[str], verbs: Iterable[str]) -> str:
     group = [verb for verb in known if verb.startswith(f"{words[0]} ")]
     typed = " ".join(words[:2]) if group else words[0]
     near = difflib.get_close_matches(typed, group or known, 1, 0.8 if group else 0.6)
+    if not near and not group:  # `chek` for `data check`
+        by_last_word = {verb.rpartition(" ")[2]: verb for verb in known}
+        near = [by_last_word[word] for word in difflib.get_close_matches(typed, by_last_word, 1, 0.75)]
     lines = [f"pmpguard: unknown command {typed!r}"]
     if near and (not group or len(words) > 1):
         lines.append(f"Did you mean `pmpguard {near[0]}`?")

@@ -109,15 +109,16 @@ class EvaluationReport:
         scored = "all pairs" if self.shortlist is None else f"the {self.shortlist} nearest by pooled vectors"
         peak = "memory unknown" if self.peak_memory_gb is None else f"{self.peak_memory_gb:.1f} GB peak"
         heads = ("i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "mR")
+        width = max(map(len, ("ranking", *self.rankings)))
         lines = [
             f"{self.dataset} {self.split}: {self.images} images, {self.captions} captions, scored {scored}, "
             f"{self.seconds:.1f} s, {peak}",
-            f"{'ranking':>10} {' '.join(f'{head:>8}' for head in heads)}",
+            f"{'ranking':<{width}} {' '.join(f'{head:>8}' for head in heads)}",
         ]
         for name, recall in self.rankings.items():
             values = (*recall.i2t, *recall.t2i, recall.mr)
             mark = " *" if name == self.ranking else ""
-            lines.append(f"{name:>10} {' '.join(f'{value:8.2f}' for value in values)}{mark}")
+            lines.append(f"{name:<{width}} {' '.join(f'{value:8.2f}' for value in values)}{mark}")
         lines.append("* the model's own ranking")
         if "mr" in self.recall.intervals:
             low, high = self.recall.intervals["mr"]
@@ -125,12 +126,16 @@ class EvaluationReport:
         if self.recall.string_aware is not None:
             lines.append(f"with equal captions counted as hits its mR is {self.recall.string_aware.mr:.2f}")
         lines.append("R@K: % of queries with a hit among the first K; images ask in i2t, captions in t2i")
-        if self.images < SMALL_GALLERY:
-            lines.append(
-                f"note: among {self.images} images recalls are high by themselves; do not compare them with "
-                "those of larger galleries"
-            )
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes())])
+
+    def notes(self) -> list[str]:
+        """What a reader should know before comparing the recalls."""
+        if self.images >= SMALL_GALLERY:
+            return []
+        return [
+            f"among {self.images} images recalls are high by themselves; do not compare them with those of "
+            "larger galleries"
+        ]
 
 
 def evaluate_retriever(

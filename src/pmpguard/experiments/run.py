@@ -175,13 +175,14 @@ def prepare_dataset(
             images[split] = ImagesInMemory(world.images[torch.from_numpy(order)], device)
         return PreparedDataset(keep_one_caption(world.table) if config.one_caption else world.table, images)
     table = read_dataset(config)
+    enough = min(500, -(-len(table.first_rows) // 10))
     for split in splits:
         if split not in table.splits():
             raise DataError(
                 f"{config.dataset}: no split {split!r}, which is needed to "
                 + {"train": "train on", "val": "select the model", "test": "measure it"}[split],
-                fix=f"it has {', '.join(table.splits())}; --hold_out.test 500 --hold_out.val 500 keeps so "
-                "many images from training instead",
+                fix=f"it has {', '.join(table.splits())}; --hold_out.test {enough} --hold_out.val {enough} "
+                "keeps so many images from training instead",
             )
     train, framing = config.train, framing or config.train.model.framing
     keep = train.cache_images, train.cache_images_gb
@@ -231,7 +232,8 @@ def run_experiment(
         torch.cuda.reset_peak_memory_stats(device)
     if tell is not None and not (run / "metrics.jsonl").exists():
         needs = training_estimate(data.table.split("train"), data.images["train"], config.train)
-        tell(f"{config.train.epochs} epochs of {config.train.method} take {needs} here")
+        epochs = "one epoch" if config.train.epochs == 1 else f"{config.train.epochs} epochs"
+        tell(f"training for {epochs} by {config.train.method} takes {needs} here")
     corruption = corrupt_dataset(data.table, config.noise, config.train.seed)
     if corruption.effective_rate >= 1:
         log.warning("%s: every training caption is wrong, there is nothing true to learn", data.table.name)
@@ -296,7 +298,7 @@ def run_experiment(
         seconds=round(time.perf_counter() - started, 2),
         time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
-    write_run_page(run, row.metrics)
+    write_run_page(run, row.metrics, test.recall.intervals, test.notes())
     return ExperimentResult(row, trained, test, detection, rematching, corruption)
 
 

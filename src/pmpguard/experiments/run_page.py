@@ -20,7 +20,7 @@ Curve = list[tuple[float, float]]  # (x, y)
 WIDTH, HEIGHT, LEFT, BOTTOM = 320, 180, 44, 24
 COLOURS = ("#c2410c", "#0f766e", "#4338ca", "#a16207", "#be185d", "#475569")
 DETECTION = {
-    "estimated_mismatch_rate": "estimated rate", "true_true_rate": "true rate", "true_auroc": "AUROC",
+    "estimated_mismatch_rate": "estimated rate", "true_true_rate": "injected rate", "true_auroc": "AUROC",
 }  # fmt: skip
 BOUNDARY = {"t": "t_k", "mu+": "matched", "mu-": "mismatched"}
 UNDRAWN = {"kind", "step", "lr", "sigma+", "sigma-", "mismatch"}
@@ -30,13 +30,18 @@ WORDS = {
     "mR": "mean of R@1, R@5 and R@10 both ways",
     "mr_string": "mR where an equal caption counts as a hit, whichever image it was written for",
     "AUROC": "chance that a mismatched pair is given a lower clean probability than a matched one",
-    "estimated rate": "share of pairs that the method takes for mismatched; it never sees the labels",
+    "estimated rate": "share of pairs that the method takes for mismatched; it never sees what was injected",
     "t_k": "boundary of awareness attention: similarities below it speak against a pair; beside it the mean "
     "similarity of matched and of mismatched fragments",
 }
 
 
-def write_run_page(run: Path, figures: Mapping[str, float] | None = None) -> Path:
+def write_run_page(
+    run: Path,
+    figures: Mapping[str, float] | None = None,
+    intervals: Mapping[str, tuple[float, float]] | None = None,
+    notes: Sequence[str] = (),
+) -> Path:
     """Write `run/index.html`; `figures` are those of the test split, once there are any."""
     folders = (run, run / "teacher", run / "student")
     parts = [folder for folder in folders if (folder / "metrics.jsonl").is_file()]
@@ -53,7 +58,8 @@ def write_run_page(run: Path, figures: Mapping[str, float] | None = None) -> Pat
     body = [
         f"<h1>{html.escape(title)}</h1>",
         f'<p class="sub">{html.escape(_about(config, environment))}</p>',
-        *([] if figures is None else ["<h2>Test split</h2>", figure_table(figures)]),
+        *([] if figures is None else ["<h2>Test split</h2>", figure_table(figures, intervals or {})]),
+        *(f'<p class="sub">{html.escape(note[0].upper() + note[1:])}.</p>' for note in notes),
         "<h2>Curves</h2>",
         f'<div class="curves">{"".join(chart(name, lines) for name, lines in curves.items())}</div>',
         "<h2>Words</h2>",
@@ -81,7 +87,8 @@ def run_curves(folder: Path) -> dict[str, dict[str, Curve]]:
             found["validation mR"].setdefault("mR", []).append((record["epoch"] + 1, record["mr"]))
         elif record["kind"] == "detection":
             for key, name in DETECTION.items():
-                if isinstance(record.get(key), int | float):
+                none_injected = key == "true_true_rate" and not record.get(key)
+                if isinstance(record.get(key), int | float) and not none_injected:
                     found["detection"].setdefault(name, []).append((record["epoch"] + 1, record[key]))
         elif record["kind"] == "step":
             for name, value in record.items():
@@ -97,7 +104,8 @@ def chart(title: str, lines: Mapping[str, Curve]) -> str:
     points = [point for line in lines.values() for point in line]
     low_x, high_x = min(x for x, _ in points), max(x for x, _ in points)
     low_y, high_y = min(0.0, *(y for _, y in points)), max(y for _, y in points)
-    across, up = (high_x - low_x) or 1.0, (high_y - low_y) or 1.0
+    high_y += high_y == low_y  # a line of zeros lies on the floor
+    across, up = (high_x - low_x) or 1.0, high_y - low_y
 
     def place(x: float, y: float) -> str:
         right = LEFT + (x - low_x) / across * (WIDTH - LEFT - 8)
@@ -105,7 +113,8 @@ def chart(title: str, lines: Mapping[str, Curve]) -> str:
         return f"{right:.1f},{down:.1f}"
 
     drawn = "".join(
-        f'<polyline stroke="{COLOURS[number % len(COLOURS)]}" points="{" ".join(place(*p) for p in line)}"/>'
+        f'<polyline class="{"line" if len(line) > 1 else "dot"}" stroke="{COLOURS[number % len(COLOURS)]}" '
+        f'points="{" ".join(place(*p) for p in (line if len(line) > 1 else 2 * line))}"/>'  # one is a dot
         for number, line in enumerate(lines.values())
     )
     floor = HEIGHT - BOTTOM
@@ -128,21 +137,30 @@ def chart(title: str, lines: Mapping[str, Curve]) -> str:
     )
 
 
-def figure_table(figures: Mapping[str, float]) -> str:
-    """The recalls of the test split, and what else was measured there."""
+def figure_table(figures: Mapping[str, float], intervals: Mapping[str, tuple[float, float]]) -> str:
+    """The recalls of the test split with their 95 % intervals, and what else was measured there."""
     recalls = ("i2t_r1", "i2t_r5", "i2t_r10", "t2i_r1", "t2i_r5", "t2i_r10", "mr")
     heads = ("i2t R@1", "R@5", "R@10", "t2i R@1", "R@5", "R@10", "mR")
     rows = _row("th", heads) + _row("td", [f"{figures[name]:.2f}" for name in recalls if name in figures])
+    if intervals:
+        bounds = [f"{low:.1f} to {high:.1f}" for low, high in (intervals[name] for name in recalls)]
+        rows += _row("td", bounds)
     further = {
         "mr_string": "mr_string", "val_mr": "mR on validation", "detection_auroc": "AUROC of detection",
-        "detection_estimated_rate": "estimated rate", "effective_rate": "true rate",
+        "detection_estimated_rate": "estimated rate", "effective_rate": "injected rate",
     }  # fmt: skip
-    told = [f"{text} {figures[name]:.3f}" for name, text in further.items() if name in figures]
+    known = {name: value for name, value in figures.items() if name != "effective_rate" or value}
+    told = [f"{text} {known[name]:.3f}" for name, text in further.items() if name in known]
+    told += ["below the recalls their 95 % intervals, from resampled images"] if intervals else []
     return f"<div class=wide><table>{rows}</table></div><p>{html.escape('; '.join(told))}</p>"
 
 
 def _row(kind: str, cells: Sequence[str]) -> str:
     return "<tr>" + "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in cells) + "</tr>"
+
+
+def _known(environment: Mapping[str, Any], name: str) -> bool:
+    return environment.get(name, "unknown") != "unknown"  # a wheel knows no commit
 
 
 def _about(config: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
@@ -151,6 +169,6 @@ def _about(config: Mapping[str, Any], environment: Mapping[str, Any]) -> str:
         f"{model.get('vision', '?')} + {model.get('text', '?')}",
         f"{config.get('epochs', '?')} epochs of batches of {config.get('batch_size', '?')}",
         f"seed {config.get('seed', '?')}",
-        *(str(environment[name]) for name in ("hardware", "commit", "started") if name in environment),
+        *(str(environment[name]) for name in ("hardware", "commit", "started") if _known(environment, name)),
     ]
     return ", ".join(parts)

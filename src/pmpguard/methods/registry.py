@@ -55,9 +55,17 @@ def find_method(name: str) -> type[Method]:
     if path == name and (here := str(Path.cwd())) not in sys.path:
         sys.path.append(here)  # `mymethods:Mine` may lie in the current folder, as under `python -m`
     try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"method: cannot import {path!r} ({error})") from error
+        names = vars(importlib.import_module(module))
+    except ImportError as error:
+        fix = f"a module of one's own is looked for in {Path.cwd()} and where Python finds packages"
+        raise ConfigError(f"method: cannot import {path!r} ({error})", fix=fix) from error
+    found = names.get(attribute)
     if not (isinstance(found, type) and issubclass(found, Method)):
-        raise ConfigError(f"method: {path!r} is not a subclass of pmpguard.methods.method.Method")
+        own = [
+            name
+            for name, value in names.items()
+            if isinstance(value, type) and issubclass(value, Method) and value.__module__ == module
+        ]
+        what = "is not a subclass of pmpguard.methods.method.Method" if found is not None else "is not there"
+        raise ConfigError(f"method: {path!r} {what}", fix=f"{one_of(attribute, own)} in {module}")
     return found

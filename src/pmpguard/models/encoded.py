@@ -43,7 +43,7 @@ class Encoded:
     def __repr__(self) -> str:
         count, most, dim = self.fragments.shape
         kind = f"{self.pooled.dtype} on {self.pooled.device}"
-        return f"Encoded({count} items of up to {most} fragments, {dim}-d {kind})"
+        return f"Encoded({count} item{'' if count == 1 else 's'} of up to {most} fragments, {dim}-d {kind})"
 
     def __len__(self) -> int:
         return len(self.pooled)

@@ -1,8 +1,8 @@
-"""What `encode_images` takes, files, PIL images, arrays or tensors, one or several to pixels of one size."""
+"""What `encode_images` and `encode_texts` take, one or several: to pixels of one size, to a list of texts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,22 @@ def image_batch(images: ImagesInput) -> Tensor | list[ImageInput]:
         if images.ndim != 4 or images.shape[1] != 3:
             raise DataError(f"images have shape {tuple(images.shape)}", fix=SHAPES)
         return images
-    return [images] if isinstance(images, str | Path | Image.Image) else list(images)
+    if isinstance(images, str | Path | Image.Image) or not isinstance(images, Iterable):
+        return [images]
+    return list(images)
+
+
+def text_batch(texts: str | Sequence[str]) -> list[str]:
+    """One or several texts as a list.
+
+    >>> text_batch("a river"), text_batch(("a river", "a field"))
+    (['a river'], ['a river', 'a field'])
+    """
+    batch = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
+    for number, text in enumerate(batch):
+        if not isinstance(text, str):
+            raise DataError(f"text {number} is a {type(text).__name__}", fix="give a string, or several")
+    return batch
 
 
 def square_pixels(

@@ -39,7 +39,7 @@ from pmpguard.models.encoders.text import (
 from pmpguard.models.explain import Explanation, explain_pair
 from pmpguard.models.heads.registry import build_head
 from pmpguard.models.hub import push_to_hub
-from pmpguard.models.inputs import ImageInput, ImagesInput, image_batch, square_pixels
+from pmpguard.models.inputs import ImageInput, ImagesInput, image_batch, square_pixels, text_batch
 from pmpguard.models.tokenizer import Tokenizer, word_tokenizer
 
 COLDEST, HOTTEST = 0.01, 0.5  # bounds of the learned temperature
@@ -187,7 +187,7 @@ class Retriever(nn.Module):
 
     def encode_texts(self, texts: str | Sequence[str], *, batch_size: int = 256) -> Encoded:
         """One caption or several; what goes beyond `max_tokens` tokens is cut."""
-        texts = [texts] if isinstance(texts, str) else list(texts)
+        texts = text_batch(texts)
         ids, mask = self.tokenize(texts)
 
         def encode(rows: slice) -> Encoded:
