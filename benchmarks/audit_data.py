@@ -61,7 +61,7 @@ def judged_parts(
     """Train the judges of all folds on `table` in a temporary folder and let each look at its fold."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        for judge in fold_judges(table, Path(folder), config, images=data.images):
+        for judge in fold_judges(table, Path(folder), config, pixels=data.images):
             retriever = judge.retriever.eval()
             seen = judge.rows, judge.images, judge.before
             found.append((judge, judged_by_model(retriever, table, *seen, seed=seed)))
