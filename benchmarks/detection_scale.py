@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -90,7 +91,7 @@ def one_size(pairs: int) -> dict[str, Any]:
     before = resident_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the highest resident size starts anew
     detector = NoiseDetector()
-    taken, _ = timed(lambda: detector.fit(texts, images))
+    taken, _ = timed(partial(detector.fit, texts, images))
     extra = resident_bytes("VmHWM") - before
     del texts, images
     mismatched = own != np.arange(pairs)
