@@ -101,12 +101,12 @@ def baseline_scores(parts: list[tuple[Any, JudgedPart]], pairs: int, seed: int) 
     cosine, confidence, losses = np.zeros(pairs), np.zeros(pairs), np.zeros(pairs)
     for judge, part in parts:
         temperature = judge.retriever.temperature.item()
-        own, labelled = part.captions[part.caption_of], part.images[part.image_of]  # (n, d)
+        own, labelled = part.captions[part.text_of], part.images[part.image_of]  # (n, d)
         cosine[part.rows] = (own * labelled).sum(1).double().cpu().numpy()
         losses[part.rows] = pair_losses(own, labelled, temperature, seed)
         logits = part.captions @ part.images.T / temperature  # (C, I)
         by_caption, by_image = logits.log_softmax(1), logits.log_softmax(0)
-        sure = (by_caption + by_image)[part.caption_of, part.image_of] / 2
+        sure = (by_caption + by_image)[part.text_of, part.image_of] / 2
         confidence[part.rows] = sure.double().cpu().numpy()
     return {"cosine": cosine, "self_confidence": confidence, "loss": losses}
 

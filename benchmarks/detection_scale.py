@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from torch import Tensor
 
 from pmpguard.detection.detector import NoiseDetector
 from pmpguard.detection.evidence import nearest
+from pmpguard.detection.evidence.canonical import canonical_vectors, weighted_mean
 from pmpguard.detection.evidence.regression import regression_sums
 from pmpguard.detection.evidence.similarity import pooled_statistics
 from pmpguard.detection.rematch import propose_captions, standardised_cosines, without_labelled
@@ -42,7 +44,7 @@ TEXT_DIM, IMAGE_DIM, LATENT = 384, 512, 24
 KINDS = 300  # of scenes
 MISMATCHED = 0.4
 BLOCK = 10_000  # pairs drawn at once
-ASKED = 2_000  # vectors whose neighbours are compared with the exact ones
+ASKED = 500  # vectors whose neighbours are compared with the exact ones
 PROPOSED = 20_000  # images that captions are proposed to
 
 
@@ -89,8 +91,9 @@ def one_size(pairs: int) -> dict[str, Any]:
     before = resident_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the highest resident size starts anew
     detector = NoiseDetector()
-    taken, _ = timed(lambda: detector.fit(texts, images))
+    taken, _ = timed(partial(detector.fit, texts, images))
     extra = resident_bytes("VmHWM") - before
+    del texts, images
     mismatched = own != np.arange(pairs)
     told = measure_detection(detector.p_match, mismatched, estimated_rate=detector.noise_rate).as_dict()
     return {
@@ -102,20 +105,33 @@ def one_size(pairs: int) -> dict[str, Any]:
         "noise_rate": detector.noise_rate,
         "noise_rate_interval": list(detector.noise_rate_interval),
         "left_out": detector.left_out,
-        "neighbour_recall": neighbour_recall(detector.vectors[1]),
+        "neighbour_recall": neighbour_recall(nearest.centred(detector.vectors[1])),
+        "neighbour_recall_canonical": neighbour_recall(canonical_images(detector)),
         **proposals(detector, own),
     }
 
 
 def neighbour_recall(vectors: Tensor) -> float:
-    """The share of the exact neighbours of some vectors (n, d) that are found."""
-    centred = nearest.centred(vectors.float())
-    found = nearest.nearest_others(centred, 60)[1]
+    """The share of the exact neighbours of some unit vectors (n, d) that are found."""
+    found = nearest.nearest_others(vectors, 60)[1].long()
     asked = torch.from_numpy(np.random.default_rng(0).permutation(len(vectors))[:ASKED])
-    cosines = centred[asked] @ centred.T
-    cosines[torch.arange(len(asked)), asked] = -2.0
-    exact = cosines.topk(found.shape[1], dim=1).indices
-    return float((exact[:, :, None] == found[asked][:, None, :]).any(2).float().mean())
+    hits = []
+    for part in torch.split(asked, 50):
+        cosines = torch.cat(
+            [part_of.float() @ vectors[part].float().T for part_of in vectors.split(65_536)]
+        ).T
+        cosines[torch.arange(len(part)), part] = -2.0
+        exact = cosines.topk(found.shape[1], dim=1).indices
+        hits.append((exact[:, :, None] == found[part][:, None, :]).any(2).float())
+    return float(torch.cat(hits).mean())
+
+
+def canonical_images(detector: NoiseDetector) -> Tensor:
+    """The vectors of images that the last rounds found neighbours among."""
+    rows, weight = torch.arange(len(detector.p_match)), detector.clean_probability
+    sums = regression_sums(*detector.vectors, rows, rows, weight)
+    means = (weighted_mean(vectors, rows, weight) for vectors in detector.vectors)
+    return canonical_vectors(*detector.vectors, sums, *means, float(weight.sum()))[1]
 
 
 def proposals(detector: NoiseDetector, own: np.ndarray) -> dict[str, Any]:
@@ -175,15 +191,16 @@ def main() -> None:
         told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         sizes.append(json.loads(told.stdout.splitlines()[-1]))
         print(json.dumps(sizes[-1]), flush=True)
-    row = {
-        "dim": [TEXT_DIM, IMAGE_DIM],
-        "kinds": KINDS,
-        "sizes": sizes,
-        "hardware": describe_hardware(),
-        "commit": current_commit(),
-        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-    options.out.write_text(json.dumps(row, indent=2) + "\n")
+        row = {
+            "dim": [TEXT_DIM, IMAGE_DIM],
+            "kinds": KINDS,
+            "sizes": sizes,
+            "threads": options.threads,
+            "hardware": describe_hardware(),
+            "commit": current_commit(),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        options.out.write_text(json.dumps(row, indent=2) + "\n")  # after each: a large one may be stopped
 
 
 if __name__ == "__main__":

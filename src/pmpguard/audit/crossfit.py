@@ -151,26 +151,24 @@ def fold_judges(
                 whole = Split.cached(
                     table, pixels, retriever, batch=batch, precision=precision, storage=storage
                 )
-                before = judge_training_free(whole, retriever, settings.seed, duplicates, more)
+                features = whole.pooled_features(retriever)
+                before = judge_training_free(table, features, settings.seed, duplicates, more)
         yield FoldJudge(retriever, rows, seen, before)
 
 
 def judge_training_free(
-    whole: Split,
-    retriever: Retriever,
-    seed: int,
-    duplicates: Sequence[Sequence[int]],
+    table: PairTable,
+    features: tuple[Tensor, Tensor],
+    seed: int = 0,
+    duplicates: Sequence[Sequence[int]] = (),
     more: Mapping[str, Measure] | None = None,
-    bootstrap: int = 0,
-    features: tuple[Tensor, Tensor] | None = None,
 ) -> NoiseDetector:
-    """Judge a whole table by what frozen encoders know; images of `duplicates` do not judge each other.
+    """Judge a whole table by what frozen encoders know: features of its captions (C, c) and images (I, e).
 
-    `features` are those of the captions and images, where they have been encoded already.
+    Images of `duplicates` do not judge each other.
     """
-    table = whole.table
-    return NoiseDetector(bootstrap=bootstrap, seed=seed).fit(
-        *(features or whole.pooled_features(retriever)),
+    return NoiseDetector(bootstrap=0, seed=seed).fit(
+        *features,
         table.caption_codes,
         table.image_codes,
         more=more,

@@ -45,6 +45,9 @@ def judged_quickly(
         images = open_images(table, model.image_size, device, framing=model.framing)
     # no features are kept but pooled ones: those of large sets would not fit
     whole = Split.open(table, images, retriever, batch=settings.batch_size, precision=settings.precision)
-    features = None if engine.alone else pooled_features_in_parts(whole, retriever, engine, title="encoding")
-    found = judge_training_free(whole, retriever, settings.seed, duplicates, more, features=features)
+    if engine.alone:
+        features = whole.pooled_features(retriever)
+    else:
+        features = pooled_features_in_parts(whole, retriever, engine, title="encoding")
+    found = judge_training_free(table, features, settings.seed, duplicates, more)
     return judged_part(table, found), retriever

@@ -201,7 +201,9 @@ class NoiseDetector:
             found["similarity"] = similarity_measure(unit_rows(texts, "texts"), unit_rows(images, "images"))
         else:
             self.left_out.append("similarity: texts and images have no common space")
-        agreement = caption_agreement_measure(centred(self.vectors[0]), pairs[0], pairs[1])
+        large = len(pairs[0]) > LARGE_SET  # then vectors are centred already
+        own = self.vectors[0] if large else centred(self.vectors[0])
+        agreement = caption_agreement_measure(own, *pairs)
         if agreement is None:
             self.left_out.append("caption_agreement: every image has one caption")
         else:

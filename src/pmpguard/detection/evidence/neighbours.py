@@ -20,6 +20,7 @@ from torch.nn.functional import embedding_bag, normalize
 
 from pmpguard.detection.evidence.nearest import MAX_EXACT_NEIGHBOURS, centred, full, nearest_others
 from pmpguard.detection.evidence.similarity import Measure
+from pmpguard.detection.vectors import LARGE_SET
 
 NEIGHBOURS = 60
 TEMPERATURE = 0.1  # cosines are divided by it: nearer ones count more
@@ -95,17 +96,24 @@ def neighbour_measures(
 ) -> dict[str, Measure]:
     """`neighbour_text` and `neighbour_image` of any pair; row r of N counts by its clean probability."""
     texts, images = neighbourhoods.texts, neighbourhoods.images
-    paired_texts = _paired(images, texts.vectors, image_of, text_of, clean_probability)  # (I, d)
-    paired_images = _paired(texts, images.vectors, text_of, image_of, clean_probability)  # (C, e)
     own = _OwnVotes(texts, len(images.vectors), text_of, image_of, clean_probability)
+    known: dict[str, Tensor] = {}  # of large sets one at a time: each takes as much memory as the vectors
+
+    def paired(name: str) -> Tensor:
+        if name not in known:
+            if len(text_of) > LARGE_SET:
+                known.clear()
+            sides = (images, texts.vectors, image_of, text_of), (texts, images.vectors, text_of, image_of)
+            known[name] = _paired(*sides[name == "images"], clean_probability)
+        return known[name]
 
     def neighbour_text(of_text: Tensor, of_image: Tensor) -> Tensor:
-        return _agreement(votes(images, paired_texts, of_image), texts.vectors[of_text])
+        return _agreement(votes(images, paired("texts"), of_image), texts.vectors[of_text])
 
     def neighbour_image(of_text: Tensor, of_image: Tensor) -> Tensor:
         # votes by pairs of the asked image are taken out: its exchanged captions would vouch for each other
         looks = images.vectors[of_image]  # (Q, e)
-        others = votes(texts, paired_images, of_text) - own(of_text, of_image)[:, None] * looks
+        others = votes(texts, paired("images"), of_text) - own(of_text, of_image)[:, None] * looks
         return _agreement(others, looks)
 
     return {"neighbour_text": _in_chunks(neighbour_text), "neighbour_image": _in_chunks(neighbour_image)}

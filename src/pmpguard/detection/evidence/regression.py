@@ -19,7 +19,7 @@ from pmpguard.detection.evidence.similarity import Measure
 
 RIDGE = 3.0  # times the mean square of the features
 MAX_COMPONENTS = 256
-BLOCK_ROWS = 16_384
+BLOCK_ROWS = 8_192  # a block in float32 is small beside what is kept of a large set
 MOMENT_ROWS = 65_536
 QUERIES_AT_ONCE = 8_192
 
@@ -118,12 +118,17 @@ class Moments:
 
         Of many vectors, `MOMENT_ROWS` evenly spaced ones are enough.
         """
-        step = -(-len(vectors) // MOMENT_ROWS)
-        some = full(vectors[::step])
-        some = some if weights is None else normalize(some @ weights, dim=1)
-        mean = some.mean(0)
-        some = some - mean
-        return cls(mean, some.T @ some / len(some))
+        some = vectors[:: -(-len(vectors) // MOMENT_ROWS)]
+        dim = vectors.shape[1] if weights is None else weights.shape[1]
+        total = torch.zeros(dim, dtype=torch.float64, device=vectors.device)
+        squares = torch.zeros(dim, dim, dtype=torch.float64, device=vectors.device)
+        for part in map(full, torch.split(some, BLOCK_ROWS)):
+            part = part if weights is None else normalize(part @ weights, dim=1)
+            total += part.sum(0).double()
+            squares += (part.T @ part).double()
+        mean = total / len(some)
+        covariance = squares / len(some) - torch.outer(mean, mean)
+        return cls(mean.to(full(vectors[:0])), covariance.to(full(vectors[:0])))
 
     def standardiser(self, queries: Moments) -> Callable[[Tensor, Tensor], Tensor]:
         """Standardises cosines (P,) with one of these vectors by what the query (P, d) scores on all.
