@@ -1,13 +1,15 @@
 """Large indexes on two cores: coded beside float16, and a million images first searched by FAISS.
 
     python benchmarks/search_large.py --model RUN/model --embedding FOLDER [--beside 100000] [--items 1000000]
+    python benchmarks/search_large.py --model src/pmpguard/models/default --ranking pooled+awareness ...
 
 FOLDER is what `pmpguard embed` made of a dataset with captions by that model, such as RSICD's test split. Its
 images are what large indexes are made of: a pooled vector is a random mixture of those of two images and
 noise; fragments are mixed likewise for at most 20,000, and every item has those of one of them. The
 embedding's captions are the queries, asked as text, end to end: encode, first stage, read and decode 100
 candidates, re-rank, describe 20 hits. The indexes hold no captions: FAISS measures on images how far to look;
-captions, which lie elsewhere, make it look on.
+captions, which lie elsewhere, make it look on. --ranking replaces the model's: the default model ranks by
+pooled vectors alone, and then there is nothing to re-rank by.
 
 First `--beside` images as float16 and by a codec, both with the exact store, taking turns in one process;
 then each in a fresh process after its files were dropped from the page cache (posix_fadvise). Then `--items`
@@ -26,7 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,7 @@ from torch.nn.functional import normalize
 
 from pmpguard.files import read_json, sha256_file, write_json
 from pmpguard.models.encoded import Encoded
+from pmpguard.models.retriever import Retriever
 from pmpguard.search.codec import CodecSpec
 from pmpguard.search.index.changes import build_index
 from pmpguard.search.index.coded_files import CODE_FOLDERS, Codecs, code_pooled, save_codecs
@@ -203,6 +206,7 @@ def main() -> None:
     )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--embedding", type=Path, required=True)
+    parser.add_argument("--ranking", help="in place of the model's")
     parser.add_argument("--codec", default="4bit-128d-25r")
     parser.add_argument("--beside", type=int, default=100_000)
     parser.add_argument("--items", type=int, default=1_000_000)
@@ -222,7 +226,10 @@ def main() -> None:
     codecs = fit_codecs(
         CodecSpec.parse(options.codec), {kind: sample_fragments(vectors) for kind, vectors in stored.items()}
     )
+    retriever = Retriever.load(options.model)
+    retriever.config = replace(retriever.config, ranking=options.ranking or retriever.config.ranking)
     row: dict[str, Any] = {"codec": options.codec, "seed": 0, "re_ranked": SHORTLIST, "queries": ASKED}
+    row |= {name: getattr(retriever.config, name) for name in ("vision", "text", "dim", "ranking")}
     row |= {
         "threads": options.threads,
         "torch": torch.__version__,
@@ -235,13 +242,15 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(dir=options.folder) as name:
         folder = Path(name)
+        model = folder / "model"
+        retriever.save(model)
         distinct = min(DISTINCT, max(options.beside, options.items))
         mixtures = Mixtures(options.embedding, codecs, distinct, 0)
 
         def make(count: int, called: str, coded: bool, backend: Any = "exact") -> Path:
-            mixtures.write(folder / "emb", options.model, count, coded)
+            mixtures.write(folder / "emb", model, count, coded)
             started = time.perf_counter()
-            build_index(folder / called, folder / "emb", model=options.model, backend=backend)
+            build_index(folder / called, folder / "emb", model=model, backend=backend)
             shutil.rmtree(folder / "emb")
             row.setdefault("build_seconds", {})[called] = round(time.perf_counter() - started, 1)
             row.setdefault("disk_mb", {})[called] = disk_mb(folder / called)
@@ -264,7 +273,7 @@ def main() -> None:
             row["large"]["exact"] = apart(large, options.embedding, options.threads, *first)
             write()
             started = time.perf_counter()
-            build_index(large, large / "segments/000001", model=options.model, backend="ivf")
+            build_index(large, large / "segments/000001", model=model, backend="ivf")
             row["build_seconds"]["ivf"] = round(time.perf_counter() - started, 1)
             row["disk_mb"]["ivf"] = disk_mb(large)
             row["large"]["looks_at"] = read_json(next((large / "versions").glob("*/images.ivf.json")))

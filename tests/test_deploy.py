@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "deploy"
-GIVEN = {"PGPASSWORD": "", "PMPGUARD_TOKEN": "", "IMAGES": "", "MODEL": ""}
+GIVEN = {"PGPASSWORD": "", "PMPGUARD_TOKEN": "", "IMAGES": ""}
 
 
 @pytest.fixture(scope="module")

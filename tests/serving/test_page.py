@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from helpers.page_browser import brightest, ids, opened, search, until, until_fi
 from helpers.running_server import running_server
 from PIL import Image
 
-from pmpguard.search.query import Query
+from pmpguard.search.query import Query, SearchHit
 from pmpguard.serving.app import create_app
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
@@ -329,3 +330,34 @@ def test_without_coordinates_there_is_no_map(browser):
             assert page.is_hidden("#map") and page.is_hidden("#map-toggle")
             page.click("#filters-toggle")
             assert page.locator("#filters input[name=west], #filters input[name=start]").count() == 0
+
+
+def test_with_the_model_that_comes_along_the_page_says_how_a_larger_one_is_used(browser):
+    searcher = FakeSearcher(6)
+    searcher.model_name, searcher.caption_count = "default: small encoders", 0
+    with running_server(create_app(searcher, refresh_seconds=100)) as address:
+        for page in opened(browser, address):
+            page.goto(address)
+            until(page, "document.querySelector('#welcome-model').textContent.includes('--model')")
+            assert "6 images, index" in page.locator("#help-index").text_content()
+            assert "needs no training" in page.locator("#help-index").text_content()
+
+
+class WithoutCaptions(FakeSearcher):
+    """Images alone, as `pmpguard up` finds them in a folder."""
+
+    def _hit(self, place: int, score: float, query: Query) -> SearchHit:
+        return replace(super()._hit(place, score, query), caption=None)
+
+
+def test_times_and_long_names_are_written_to_be_read(browser):
+    searcher = WithoutCaptions(6)
+    searcher.metadata[0] |= {"time": "2024-01-01T00:00:00+00:00", "acquired": "2024-01-01T10:06:01.5Z"}
+    with running_server(create_app(searcher, refresh_seconds=100)) as address:
+        for page in opened(browser, address):
+            page.goto(f"{address}/?like=scene/000")
+            page.click(".card >> nth=0")
+            facts = page.locator("#viewer .facts").inner_text().split("\n")
+            assert {"2024-01-01", "2024-01-01 10:06:01 UTC"} <= set(facts)
+            name = page.locator(".card .caption >> nth=0")
+            assert name.inner_html() == "scene/<wbr>000" and name.text_content() == "scene/000"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -364,3 +365,26 @@ def test_a_collection_that_holds_fewer_rows_than_the_index_is_refused(tmp_path):
         load_index("postgres", tmp_path, items)
     with pytest.raises(ConfigError, match="4000 dimensions"):
         PostgresIndex(4001)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_backup_of_folder_and_schema(postgres, index, more, tmp_path, monkeypatch, changed):
+    wanted, copy, restored = hits(index), tmp_path / "copy", postgres.new_database("restored")
+    shutil.copytree(index, copy)
+    if changed:  # between the copy and the dump, which then knows more than the folder
+        add_to_index(index, more)
+    command = [postgres.programs / "pg_dump", "--schema=pmpguard", postgres.url(DATABASE)]
+    dump = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    shutil.rmtree(index)
+    postgres.run("CREATE EXTENSION vector", "restored")
+    command = [postgres.programs / "psql", "--quiet", "--set=ON_ERROR_STOP=1", restored]
+    subprocess.run(command, input=dump, capture_output=True, text=True, check=True)
+    monkeypatch.setenv("PMPGUARD_STORE", restored)
+    assert hits(copy) == wanted
+    if changed:
+        with pytest.raises(PmpguardError, match="changed by another copy"):
+            add_to_index(copy, more)
+        build_index(copy, copy / "segments" / "000001", backend="postgres")
+        assert [hit.id for hit in hits(copy)] == [hit.id for hit in wanted]
+    add_to_index(copy, more)
+    assert Searcher.open(copy).count == 52

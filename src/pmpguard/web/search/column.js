@@ -83,7 +83,7 @@ export class Column {
         elsewhere === null ? null : make("span", { class: elsewhere < 0 ? "there alone" : "there", title: there }, `⇄ ${elsewhere < 0 ? "–" : elsewhere + 1}`),
         make("span", { class: "quiet score", title: "score: it orders the results and has no scale of its own" }, hit.score === null ? "" : hit.score.toFixed(2)),
       ),
-      make("span", { class: "caption", dir: "auto" }, hit.caption ?? hit.id),
+      make("span", { class: "caption", dir: "auto" }, ...(hit.caption === null ? pathParts(hit.id) : [hit.caption])),
     );
     button.onclick = () => this.handlers.onOpen(this, place);
     button.onpointerenter = () => this.handlers.onMark(this, place);
@@ -122,4 +122,9 @@ export class Column {
     };
     await Promise.all([work(), work(), work()]);
   }
+}
+
+/** A path that a narrow card breaks behind its slashes rather than inside a name. */
+function pathParts(id) {
+  return id.split("/").flatMap((part, place) => (place === 0 ? [part] : ["/", make("wbr"), part]));
 }

@@ -87,8 +87,10 @@ async function loadInfo() {
   }
   const { about } = first;
   const others = about.beside === null ? "" : ` Beside it: ${beside.about.name}, ${beside.about.count.toLocaleString()} images, model ${beside.about.model}.`;
-  const larger = about.model.startsWith("default: ") ? " A larger one needs no training: pmpguard up FOLDER --model FOLDER-OF-A-CLIP --index ANOTHER." : "";
-  byId("help-index").textContent = `${about.count.toLocaleString()} images and ${about.captions.toLocaleString()} captions, index version ${about.version}, model ${about.model}.${others}${larger}`;
+  const captions = about.captions === 0 ? "" : ` and ${several(about.captions, "caption")}`;
+  const larger = about.model.startsWith("default: ") ? "A larger model, such as a CLIP, searches better and needs no training: pmpguard up FOLDER --model FOLDER-OF-A-CLIP --index ANOTHER." : "";
+  byId("help-index").textContent = `${several(about.count, "image")}${captions}, index version ${about.version}, model ${about.model}.${others} ${larger}`;
+  byId("welcome-model").textContent = larger;
   byId("text").disabled = !about.reads_texts;
   if (!about.reads_texts) byId("text").placeholder = "Drop, paste or choose an image: this model reads no texts";
   byId("welcome-title").textContent = `Search ${several(about.count, "image")}`;

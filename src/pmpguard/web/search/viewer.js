@@ -106,9 +106,15 @@ function facts(hit) {
   const rows = Object.entries(hit.metadata).filter(([name, value]) => !hidden.includes(name) && value !== null && value !== "");
   const place = hit.bounds === null ? [] : [["place", placeText(hit.bounds)]];
   const list = [["id", hit.id], ...place, ...rows].map(([name, value]) =>
-    make("div", {}, make("dt", {}, name), make("dd", {}, typeof value === "object" ? JSON.stringify(value) : String(value))),
+    make("div", {}, make("dt", {}, name), make("dd", {}, typeof value === "object" ? JSON.stringify(value) : timeText(String(value)))),
   );
   return make("dl", { class: "facts" }, ...list);
+}
+
+/** A time of UTC as people write it, a midnight as the day that it nearly always stands for; other text stays. */
+function timeText(value) {
+  const [, day, clock] = value.match(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?(?:Z|\+00:00)$/) ?? [];
+  return day === undefined ? value : clock === "00:00:00" ? day : `${day} ${clock} UTC`;
 }
 
 function placeText([west, south, east, north]) {
