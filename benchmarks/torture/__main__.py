@@ -116,7 +116,7 @@ def attacks(options: argparse.Namespace, made: Artefacts, work: Path) -> Iterato
     for name, kind, processes in KINDS_OF_RUNS:
         for how in (*strikes(), OTHER_DATA):
             struck = partial(
-                strike_training, name, kind, processes, how, work / "train", options.strikes, seed
+                strike_training, name, kind, processes, how, made, work / "train", options.strikes, seed
             )
             yield "train", f"{name}: {how}", struck
     idle = partial(many_idle_clients, made, work / "idle", options.clients, options.idle_seconds)
@@ -125,13 +125,15 @@ def attacks(options: argparse.Namespace, made: Artefacts, work: Path) -> Iterato
 
 
 def add_row(path: Path, about: dict[str, Any], kind: str, name: str, row: dict[str, Any]) -> None:
-    """Write down an outcome beside the others of this commit and seed; several runs may do so at once."""
+    """Write down an outcome, in place of the last one of its kind; several runs may do so at once.
+
+    Each says of which commit it is: an attack may be made again on a part alone.
+    """
     with path.with_suffix(".lock").open("w") as stream:
         lock(stream.fileno(), wait=True)
-        known = json.loads(path.read_text()) if path.is_file() else {}
-        same = all(known.get(field) == about[field] for field in ("commit", "seed"))
-        result = known if same else dict(about)
-        result.setdefault(kind, {})[name] = row
+        result = json.loads(path.read_text()) if path.is_file() else {}
+        result |= about
+        result.setdefault(kind, {})[name] = {**row, **about}
         rows = [row for key in KINDS for row in result.get(key, {}).values()]
         result["took_seconds"] = round(sum(row["took_seconds"] for row in rows))
         result["troubles"] = sum(len(row["troubles"]) for row in rows)

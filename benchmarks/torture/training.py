@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from torture.artefacts import Artefacts
 from torture.commands import files_of
 
 TESTS = Path(__file__).parents[2] / "tests"
@@ -52,10 +53,10 @@ def records(run: Path) -> dict[str, str]:
 
 
 def strike_training(
-    name: str, kind: str, processes: int, how: str, work: Path, times: int, seed: int
+    name: str, kind: str, processes: int, how: str, made: Artefacts, work: Path, times: int, seed: int
 ) -> dict[str, Any]:
     """Strike a run so many times at random steps, each time from its beginning."""
-    straight, run = work / name / "straight", work / name / "struck"
+    straight, run = made.folder / "straight" / name, work / name
     if not (straight / "model" / "model.safetensors").is_file():
         shutil.rmtree(straight, ignore_errors=True)
         code, said = launched(straight, kind, processes)
