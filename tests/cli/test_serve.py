@@ -24,7 +24,7 @@ from pmpguard.search import folder_index
 from pmpguard.search.folder_index import bring_up_to_date
 from pmpguard.search.query import Query
 from pmpguard.search.searcher import Searcher
-from pmpguard.serving.run import open_listener, serve_index
+from pmpguard.serving.run import _stop_signals, make_server, open_listener, serve_index
 from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 httpx = pytest.importorskip("httpx", reason="httpx is not installed")
@@ -54,6 +54,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copyfile(path, folder / "images" / path.name)
     (folder / "images" / "bad.png").write_bytes(b"no image")
     return folder
+
+
+def test_a_signal_that_comes_before_the_server_listens_to_it_is_not_lost() -> None:
+    async def app(scope: object, receive: object, send: object) -> None: ...
+
+    server = make_server(app)
+    with open_listener("127.0.0.1", 0) as listener, _stop_signals(server):
+        signal.raise_signal(signal.SIGTERM)
+        assert server.should_exit
+        server.run(sockets=[listener])  # ends at once
 
 
 @contextlib.contextmanager

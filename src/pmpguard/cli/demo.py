@@ -54,6 +54,7 @@ class DemoReport:
             cells = " ".join(f"{value:5.1f}" for value in i2t), " ".join(f"{value:5.1f}" for value in t2i)
             lines.append(f"{name:>10}    {cells[0]}     {cells[1]}   {result.test.recall.mr:5.1f}")
         lines += [f"{name}: {value}" for name, value in summary_lines(self.results["pmpguard"])]
+        lines += [f"note: {note}" for note in self.results["pmpguard"].test.notes()]
         lines += [
             f"model    {self.out / 'pmpguard' / 'model'}",
             f"report   {self.page}",

@@ -160,7 +160,7 @@ def _row(kind: str, cells: Sequence[str]) -> str:
 
 
 def _known(environment: Mapping[str, Any], name: str) -> bool:
-    return environment.get(name, "unknown") != "unknown"  # a wheel knows no commit
+    return str(environment.get(name, "unknown")) != "unknown"  # a wheel knows no commit
 
 
 def _about(config: Mapping[str, Any], environment: Mapping[str, Any]) -> str:

@@ -22,8 +22,8 @@ PREFIX = "hub:"
 DEFAULT = "default"  # the model that comes with pmpguard
 DEFAULT_FOLDER = Path(__file__).parent / "default"
 DEFAULT_TOLD = (
-    "no --model given: searching with `default`, a small one that comes with pmpguard. A larger one needs no "
-    "training either: --model FOLDER-OF-A-CLIP or --model hub:ORG/NAME, with another --index"
+    "no --model given: using `default`, the small one that comes with pmpguard. A CLIP needs no training "
+    "either: --model FOLDER-OF-A-CLIP or --model hub:ORG/NAME"
 )
 FETCHED = (
     *("config.json", "model.safetensors", WEIGHTS_INDEX, "model-*-of-*.safetensors", "manifest.json"),

@@ -42,7 +42,7 @@ def serve_index(
     with open_listener(host, port) as listener:
         server = make_server(app, config)
         announce(page_address(host, listener.getsockname()[1], token))
-        with _quiet_signals():
+        with _stop_signals(server):
             server.run(sockets=[listener])
 
 
@@ -130,13 +130,16 @@ def open_listener(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _quiet_signals() -> Iterator[None]:
-    """The server, once stopped, raises its signal again; being told to stop is a good end, not an error."""
+def _stop_signals(server: Any) -> Iterator[None]:
+    """Being told to stop is a good end, not an error, also before the server listens to signals itself.
+
+    Once stopped, it raises its signal again.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     signals = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: None) for number in signals]
+    before = [signal.signal(number, lambda *_: setattr(server, "should_exit", True)) for number in signals]
     try:
         yield
     finally:
