@@ -178,6 +178,18 @@ def test_the_reading_of_the_most_suspicious_pairs_is_counted_right(name: str) ->
     assert len(read) == 50 and read.count("wrong") == found["reading"]["wrong"]
 
 
+def test_natural_noise_is_scored_by_what_was_read() -> None:
+    (found,) = rows_of(RESULTS / "natural_noise.json")
+    judges = found["datasets"]["ucm"]["judges"]
+    for judge, scored in judges.items():
+        assert sum(scored["first_50"].values()) == 50, judge
+        assert scored["first_50"]["unread"] == 0  # on UCM the first fifty of every judge were read
+    (audit,) = rows_of(RESULTS / "audit_natural_ucm.json")
+    ours = judges["ours, trained judges (recorded audit)"]["first_50"]
+    assert {name: ours[name] for name in audit["reading"]} == audit["reading"]
+    assert judges["self-confidence"]["first_50"]["wrong"] > ours["wrong"]  # as the page says openly
+
+
 def test_kernels_reach_what_the_documents_say() -> None:
     (pairs,), (steps,) = (rows_of(RESULTS / f"{name}.json") for name in ("pair_scoring_gpu", "step_gpu"))
     assert pairs["awareness_forward"]["milliseconds"] < 40 and pairs["awareness_forward"]["ratio"] > 8

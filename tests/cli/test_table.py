@@ -242,7 +242,9 @@ def test_recipes_are_listed_and_found_by_name(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(  # the paper's tables run on stand-ins in test_paper_tables.py
+    "recipe", [each for each in RECIPES if not each.stem.startswith("table")], ids=lambda path: path.stem
+)
 def test_every_recipe_runs_on_synthetic_scenes(
     recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

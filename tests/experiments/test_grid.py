@@ -136,7 +136,7 @@ def test_an_interrupted_grid_continues_inside_the_run(
     assert [row.method for row in read_rows(grid.rows)] == ["infonce"]
     rows = run_grid(grid, tmp_path / "work")
     assert steps[20:] == [8, 9, 10, 11]  # neither the finished run nor the first steps are repeated
-    varying = ("pairs_per_second", "train_seconds")
+    varying = ("pairs_per_second", "train_seconds", "peak_memory_gb")
     for left, right in zip(straight, rows, strict=True):
         assert {**left.metrics, **dict.fromkeys(varying, 0)} == {**right.metrics, **dict.fromkeys(varying, 0)}
 

@@ -128,7 +128,8 @@ def test_nothing_but_the_detection_metric_reads_the_labels(
             wire.armed = False
 
     monkeypatch.setattr(experiment, "corrupt_dataset", guarded)
-    monkeypatch.setattr(experiment, "save_manifest", lambda *_: None)  # writes them down before training
+    # writes them down before training
+    monkeypatch.setattr(experiment, "save_manifest", lambda _, path: path.write_text("{}"))
     monkeypatch.setattr(experiment, "train_with_distillation", watched)
     twice = replace(GUARD, settings={**WITH_GATES, "distill_above_rate": 0.0})
     result = run_experiment(config(train=twice), tmp_path, DATA)

@@ -26,7 +26,7 @@ from pmpguard.experiments.docs_audit import (
     markdown_table,
     percent,
 )
-from pmpguard.experiments.docs_benchmark import chance_table, unmeasured_table
+from pmpguard.experiments.docs_benchmark import chance_table, natural_table, unmeasured_table
 from pmpguard.experiments.docs_search import codecs_table, default_head_table
 from pmpguard.experiments.paper_reference import find_paper_row
 from pmpguard.experiments.rows import Statistic, Summary, read_rows, summarise
@@ -302,6 +302,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "audit cleaned": audit_cleaned_table,
     "first look": first_look_table,
     "paper unmeasured": unmeasured_table,
+    "natural noise": natural_table,
     "mteb": mteb_table,
     "search codecs": codecs_table,
     "shard-reading": shard_table,
