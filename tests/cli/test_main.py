@@ -283,6 +283,16 @@ def test_failures_have_a_message_and_a_code(fail, code, message, capsys):
     assert capsys.readouterr().err == message
 
 
+def test_sigterm_ends_a_job_that_a_shell_put_into_the_background(capsys) -> None:
+    """Such a job ignores Ctrl-C from its first moment; being told to stop still counts."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert cli.main(["sample", "a", "--fail", "term"]) == 143
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == "\npmpguard sample: terminated\n"
+
+
 def test_the_package_itself_is_the_command() -> None:
     asked = [sys.executable, "-m", "pmpguard", "--version"]
     told = subprocess.run(asked, capture_output=True, text=True, check=True)

@@ -141,6 +141,8 @@ def told_to_stop() -> Iterator[Callable[[], bool]]:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         came = True
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell's background jobs inherit it
+            raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
     try:
