@@ -59,10 +59,10 @@ def ridge_judge(vectors: Pair, table: PairTable) -> Pair:
     """(C, l), (I, l): where a regression on clean validation pairs expects the image of each text."""
     texts, images = whiten(vectors[0]), whiten(vectors[1])
     rows = np.flatnonzero(np.array(table.column("split")) == "val")
-    numbers = [
+    text_of, image_of = (
         torch.from_numpy(codes[rows]).to(texts.device) for codes in (table.caption_codes, table.image_codes)
-    ]
-    sums = regression_sums(texts, images, *numbers, torch.ones(len(rows), device=texts.device))
+    )
+    sums = regression_sums(texts, images, text_of, image_of, torch.ones(len(rows), device=texts.device))
     return normalize(texts @ sums.to_images(), dim=1), images
 
 
