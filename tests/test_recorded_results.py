@@ -14,6 +14,8 @@ import pytest
 from pmpguard.config import RENAMED_RANKINGS, RENAMED_SETTINGS
 from pmpguard.experiments.paper_reference import find_paper_row
 from pmpguard.experiments.rows import read_rows, row_fingerprint
+from pmpguard.experiments.run import deciding_settings, resolve_experiment
+from pmpguard.experiments.submission import differing, row_config
 from pmpguard.methods.registry import find_method
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -49,6 +51,15 @@ def test_every_row_of_a_table_carries_its_settings_and_their_fingerprint(path: P
             train = row.settings["train"]
             assert f"{train['model']['vision']}+{train['model']['text']}" == row.encoder
             assert row.settings["noise"]["level"] == row.level and row.settings["dataset"] in row.dataset
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_a_row_of_known_settings_says_what_this_version_reads(path: Path) -> None:
+    """So that a run of the same settings finds it recorded, and `table --check` accepts it."""
+    for row in read_rows(path):
+        if row.settings_known == "all":
+            read = deciding_settings(resolve_experiment(row_config(row)))
+            assert differing(row.settings, read) == [], (row.method, row.rate, row.seed)
 
 
 @pytest.mark.parametrize(

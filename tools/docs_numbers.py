@@ -85,10 +85,15 @@ class Recorded:
     """The summaries of one file of rows, by method and mismatch rate."""
 
     def __init__(self, results: Path, name: str, level: str = "caption") -> None:
-        summaries = [each for each in summarise(read_rows(results / f"{name}.jsonl")) if each.level == level]
-        self.by_line: dict[tuple[str, float], Summary] = {
-            (each.method, each.rate): each for each in summaries
-        }
+        path = results / f"{name}.jsonl"
+        summaries = [each for each in summarise(read_rows(path)) if each.level == level]
+        self.by_line: dict[tuple[str, float], Summary] = {}
+        for each in summaries:
+            if self.by_line.setdefault((each.method, each.rate), each) is not each:
+                raise DataError(
+                    f"{path}: rows of {each.method!r} at {each.rate:g} differ in their settings",
+                    fix=f"keep one line's rows, the others go to {name}-earlier.jsonl",
+                )
 
     def metric(self, method: str, rate: float, name: str) -> Statistic | None:
         summary = self.by_line.get((method, rate))

@@ -17,13 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pmpguard.config import to_dict
+from pmpguard.config import fingerprint, to_dict
 from pmpguard.evaluation.significance import paired_difference
-from pmpguard.experiments.rows import ResultRow, Statistic, read_rows, summarise
+from pmpguard.experiments.rows import ResultRow, Statistic, lines_of, over_seeds, read_rows
 from pmpguard.experiments.submission import noise_place, protocol_noise
 from pmpguard.files import write_atomic
 
-FILES = ("rsicd-light", "rsicd-one-caption", "rsicd-frozen", "ucm-light", "scenes-ablation", "submissions")
+FILES = (
+    "rsicd-light", "rsicd-ablation", "rsicd-one-caption", "rsicd-frozen", "ucm-light", "table1", "table2",
+    "table3", "table4", "scenes-ablation", "submissions",
+)  # fmt: skip
 FILTERS = {
     "dataset": "dataset", "level": "noise level", "rate": "mismatched", "captions": "captions an image",
     "encoders": "encoders", "models": "models trained",
@@ -67,27 +70,26 @@ class Entry:
 
 def read_entries(results: Path) -> list[Entry]:
     """All lines, the best first among those that may be compared."""
-    entries: list[Entry] = []
+    entries, seen = [], set[str]()
     for name in FILES:
         path = results / f"{name}.jsonl"
         rows = read_rows(path) if path.is_file() else []
-        by_run = {(row.dataset, row.encoder, row.level, row.rate, row.method, row.seed): row for row in rows}
-        for each in summarise(rows):
-            place = (each.dataset, each.encoder, each.level, each.rate, each.method)
-            entries.append(entry([by_run[*place, seed] for seed in each.seeds], each.metrics))
+        new = [row for row in rows if fingerprint(row.settings) not in seen]  # tables may share a run
+        entries += [entry(line) for line in lines_of(new)]
+        seen |= {fingerprint(row.settings) for row in rows}
     groups = ("dataset", "captions", "encoders", "level", "rate")
     return sorted(
         entries, key=lambda e: (*(getattr(e, name) for name in groups), -e.metrics["mr"].mean, e.method)
     )
 
 
-def entry(rows: Sequence[ResultRow], metrics: dict[str, Statistic]) -> Entry:
+def entry(rows: Sequence[ResultRow]) -> Entry:
     first = rows[0]
     return Entry(
         first.method, first.dataset, first.level, first.rate,
         "one" if first.settings.get("one_caption") else "all",
         encoder_class(first), round(statistics.fmean(map(models_trained, rows))),
-        bool(first.settings.get("oracle")), metrics, tuple(rows),
+        bool(first.settings.get("oracle")), over_seeds(rows), tuple(rows),
     )  # fmt: skip
 
 

@@ -16,8 +16,10 @@ import pmpguard
 from pmpguard.cli import main as cli
 from pmpguard.cli import table as command
 from pmpguard.errors import MissingExtraError
+from pmpguard.evaluation.recall import recall_names
 from pmpguard.experiments.grid import grid_cells, read_grid
-from pmpguard.experiments.rows import append_row, read_rows
+from pmpguard.experiments.rows import ResultRow, append_row, read_rows
+from pmpguard.experiments.run import deciding_settings
 
 RECIPES = sorted((Path(pmpguard.__file__).parent / "experiments" / "recipes").glob("*.yaml"))
 SMALL = {
@@ -144,6 +146,26 @@ def test_only_missing_leaves_out_what_has_a_row_with_other_settings(
     asked.clear()
     assert cli.main(words(workplace, *part, "--seeds", "[0]", "--only_missing", "true")) == 0
     assert asked == [] and "recorded with other settings" in capsys.readouterr().out
+
+
+def test_a_folder_in_capitals_is_the_dataset_of_recorded_rows(tmp_path: Path) -> None:
+    recipe = tmp_path / "one.yaml"
+    recipe.write_text("rates: [0.4]\nseeds: [0]\nmethods:\n  - name: infonce\n")
+
+    def grid(folder: str) -> Any:
+        return read_grid(recipe, {"dataset": folder, "train": SMALL, "rows": str(tmp_path / "rows.jsonl")})
+
+    [cell] = grid_cells(grid("data/rsicd"))
+    metrics = dict.fromkeys(recall_names(), 1.0)
+    append_row(
+        tmp_path / "rows.jsonl",
+        ResultRow("rsicd", "infonce", "caption", 0.4, 0, "tiny+tiny", "val", metrics,
+                  deciding_settings(cell.config), fingerprint=cell.fingerprint),
+    )  # fmt: skip
+    for folder, missing in (("data/RSICD", 0), ("UCM", 1)):
+        cells = grid_cells(grid(folder))
+        assert len(command.without_row(grid(folder), cells)) == missing
+        assert len(command.recorded_rows(grid(folder), cells)) == 1 - missing
 
 
 def test_ctrl_c_says_how_to_continue(

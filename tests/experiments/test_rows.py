@@ -92,6 +92,19 @@ def test_settings_are_never_mixed():
     assert len(summarise(rows)) == len(make_sections(summarise(rows))) == 5
 
 
+def test_a_line_has_one_set_of_settings_but_for_its_seeds():
+    def of(seed, lr, mr, **changes):
+        settings = {"train": {"seed": seed, "lr": lr}, "noise": {"seed": seed}}
+        return row(seed=seed, mr=mr, settings=settings, **changes)
+
+    rows = [of(0, 1e-3, 10.0), of(1, 1e-3, 12.0), of(0, 1e-4, 30.0)]
+    rows += [row(seed=2, mr=14.0, settings={"train": {"seed": 2}}, settings_known="given")]
+    rows += [row(seed=3, mr=50.0, settings={"train": {"lr": 1e-5}}, settings_known="given")]
+    found = summarise(rows)
+    assert [each.seeds for each in found] == [(0, 1, 2), (0,), (3,)]  # the fourth contradicts no line
+    assert [each.metrics["mr"].mean for each in found] == [12, 30, 50]
+
+
 def test_printed_values():
     assert len(paper_rows()) == 123
     (found,) = [each for each in find_paper_row(1, "rsicd", 0.4) if each.method == "PMPGuard"]

@@ -119,6 +119,17 @@ def test_the_command_checks_and_runs_again(
     assert main(["table", "--check", "absent.jsonl"]) == 1
 
 
+def test_lines_of_other_settings_are_not_the_same_line(row: ResultRow, tmp_path: Path) -> None:
+    path, train = tmp_path / "rows.jsonl", row.settings["train"]
+    append_row(path, row)
+    append_row(path, changed(row, train=train | {"batch_size": 20}))
+    append_row(path, changed(row, one_caption=True))
+    report = check_submission(path)
+    assert report.problems == () and len(report.notes) == 3  # each lacks seeds 1 and 2
+    append_row(path, changed(row, train=train | {"batch_size": 20}))
+    assert "stands there 2 times" in check_submission(path).problems[0]
+
+
 def test_an_empty_file_is_no_submission(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text("")
     with pytest.raises(Exception, match="no rows in it"):

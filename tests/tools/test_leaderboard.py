@@ -45,7 +45,8 @@ class Rows(HTMLParser):
 
 def recorded() -> list[dict[str, Any]]:
     files = [RESULTS / f"{name}.jsonl" for name in FILES]
-    return [json.loads(line) for path in files if path.is_file() for line in path.read_text().splitlines()]
+    lines = [line for path in files if path.is_file() for line in path.read_text().splitlines()]
+    return list({row["fingerprint"]: row for row in map(json.loads, lines)}.values())
 
 
 def test_page_and_rows_agree() -> None:
@@ -72,13 +73,15 @@ def test_page_and_rows_agree() -> None:
             assert row["commit"] in {run["commit"] for run in told["runs"]}
         lowest = min(own, key=lambda row: row["seed"])["settings"]
         assert told["settings"]["train"] | {"seed": lowest["train"]["seed"]} == lowest["train"]
-    assert len(lines) == len(runs) and shown == {row["fingerprint"] for row in rows}
+    assert len(lines) == len(runs)
+    settings = {row["fingerprint"]: json.dumps(row["settings"], sort_keys=True) for row in rows}
+    assert {settings[each] for each in shown} == set(settings.values())  # a run of two tables: once
 
 
 def row(method: str, seed: int, mr: float, **more: Any) -> ResultRow:
     metrics = {"mr": mr, "i2t_r1": 1.0, "t2i_r1": 1.0, **more.pop("metrics", {})}
-    settings = {"train": {"model": {"vision_options": {"frozen": False}}}, "id": f"{method}{seed}"}
-    rate = more.pop("rate", 0.4)
+    rate, encoder = more.pop("rate", 0.4), {"vision_options": {"frozen": more.pop("frozen", False)}}
+    settings = {"train": {"model": encoder, "seed": seed}, "noise": {"seed": seed}, "id": [method, rate]}
     settings |= more.pop("settings", {})
     return ResultRow("rsicd", method, "caption", rate, seed, "mobilenet-v2+minilm-l6", "val", metrics,
                      settings, fingerprint=f"{method}{seed}{rate}", **more)  # fmt: skip
@@ -95,6 +98,17 @@ def small(tmp_path: Path) -> Path:
     append_row(path, row("once", 0, 18.0))
     append_row(path, row("ours", 0, 12.0, rate=0.8, metrics={"models_trained": 2.0}))
     return tmp_path / "results"
+
+
+def test_one_method_trained_frozen_and_with_one_caption_is_three_lines(tmp_path: Path) -> None:
+    for seed in range(3):
+        append_row(tmp_path / "submissions.jsonl", row("ours", seed, 20.0 + seed))
+        append_row(tmp_path / "submissions.jsonl", row("ours", seed, 30.0 + seed, frozen=True))
+        append_row(tmp_path / "submissions.jsonl", row("ours", seed, 40.0, settings={"one_caption": True}))
+    found = {(each.encoders, each.captions): each for each in read_entries(tmp_path)}
+    assert [found["light, trained", "all"].metrics["mr"].mean, len(found)] == [21.0, 3]
+    assert found["light, frozen", "all"].metrics["mr"].mean == 31.0
+    assert all(len(each.rows) == 3 for each in found.values())
 
 
 def test_lines_say_what_they_are(small: Path) -> None:

@@ -269,23 +269,23 @@ def chosen_rows(grid: GridConfig) -> list[ResultRow]:
 def recorded_rows(grid: GridConfig, cells: Sequence[Cell]) -> list[ResultRow]:
     """For every cell its row, or the last of the same line, noise and seed recorded with other settings."""
     exact = finished_rows(grid)
-    alike = {
-        (row.method, row.level, row.rate, row.seed, row.settings.get("dataset")): row
-        for row in exact.values()
-    }
+    alike = {_run_of_row(row): row for row in exact.values()}
     found = [exact.get(cell.fingerprint) or alike.get(_run_of(cell)) for cell in cells]
     return [row for row in found if row is not None]
 
 
 def _run_of(cell: Cell) -> tuple[str, str, float, int, str]:
-    """What a run is, whatever its settings: line, noise, seed and dataset."""
-    return cell.line.name, cell.level, cell.rate, cell.seed, Path(cell.config.dataset).name
+    """What a run is, whatever its settings: line, noise, seed and dataset, however its folder is written."""
+    return cell.line.name, cell.level, cell.rate, cell.seed, Path(cell.config.dataset).name.casefold()
+
+
+def _run_of_row(row: ResultRow) -> tuple[str, str, float, int, str]:
+    return row.method, row.level, row.rate, row.seed, str(row.settings.get("dataset")).casefold()
 
 
 def without_row(grid: GridConfig, cells: Sequence[Cell]) -> Sequence[Cell]:
     """The cells of which no row is recorded, with these settings or with others."""
-    rows = finished_rows(grid).values()
-    have = {(row.method, row.level, row.rate, row.seed, row.settings.get("dataset")) for row in rows}
+    have = set(map(_run_of_row, finished_rows(grid).values()))
     return [cell for cell in cells if _run_of(cell) not in have]
 
 

@@ -111,28 +111,64 @@ def read_rows(path: Path) -> list[ResultRow]:
     return rows
 
 
-def summarise(rows: Iterable[ResultRow]) -> list[Summary]:
-    """Group rows over seeds, in order of first appearance; of a seed that ran twice the later row counts."""
-    groups: dict[tuple[str, str, str, float, str], dict[int, ResultRow]] = {}
+def line_digest(row: ResultRow) -> str:
+    """Identifies the settings of a row but for its seeds: what all rows of one line share."""
+    parts = {name: {key: value for key, value in row.settings.get(name, {}).items() if key != "seed"}
+             for name in ("train", "noise")}  # fmt: skip
+    return fingerprint(row.settings | parts)
+
+
+def lines_of(rows: Iterable[ResultRow]) -> list[list[ResultRow]]:
+    """The rows of each line, one per seed, in order of first appearance; of a seed that ran twice the later.
+
+    A line has one dataset, encoder, noise, name and settings. Where not every setting of a row is known, it
+    stands with the first line of its name that contradicts none of those that are.
+    """
+    groups: dict[tuple[Any, ...], dict[int, ResultRow]] = {}
+    rows = list(rows)
+    whole = {(*_place(row), line_digest(row)): row for row in rows if row.settings_known == "all"}
     for row in rows:
-        key = (row.dataset, row.encoder, row.level, row.rate, row.method)
+        place = _place(row)
+        key = (*place, line_digest(row))
+        if row.settings_known != "all":
+            alike = (name for name, each in whole.items() if _agree(row.settings, each.settings))
+            key = next((name for name in alike if name[:-1] == place), key)
         groups.setdefault(key, {})[row.seed] = row
+    return [[by_seed[seed] for seed in sorted(by_seed)] for by_seed in groups.values()]
+
+
+def summarise(rows: Iterable[ResultRow]) -> list[Summary]:
+    """Means and deviations over the seeds of each line."""
     return [
-        Summary(
-            *key, tuple(sorted(by_seed)), _statistics([by_seed[seed].metrics for seed in sorted(by_seed)])
-        )
-        for key, by_seed in groups.items()
+        Summary(*_place(line[0]), tuple(row.seed for row in line), over_seeds(line))
+        for line in lines_of(rows)
     ]
 
 
-def _statistics(metrics: list[dict[str, float]]) -> dict[str, Statistic]:
+def over_seeds(rows: Iterable[ResultRow]) -> dict[str, Statistic]:
     """Mean and deviation of every metric over the runs that have it."""
+    metrics = [row.metrics for row in rows]
     result = {}
     for name in dict.fromkeys(name for values in metrics for name in values):
         values = [run[name] for run in metrics if name in run]
         std = statistics.stdev(values) if len(values) > 1 else None
         result[name] = Statistic(statistics.fmean(values), std, len(values))
     return result
+
+
+def _place(row: ResultRow) -> tuple[str, str, str, float, str]:
+    return row.dataset, row.encoder, row.level, row.rate, row.method
+
+
+def _agree(known: Any, other: Any) -> bool:
+    """Whether settings say the same of all that both say; seeds are no matter.
+
+    >>> _agree({"a": 1, "b": {"c": 2, "seed": 1}}, {"b": {"c": 2, "seed": 0}, "d": 3})
+    True
+    """
+    if not isinstance(known, dict) or not isinstance(other, dict):
+        return bool(known == other)
+    return all(_agree(known[name], other[name]) for name in known.keys() & other.keys() - {"seed"})
 
 
 def _is_json(line: bytes) -> bool:

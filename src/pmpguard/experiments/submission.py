@@ -18,7 +18,7 @@ from typing import Any
 from pmpguard.config import from_dict, to_dict
 from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.evaluation.recall import recall_names
-from pmpguard.experiments.rows import ResultRow, read_rows, row_fingerprint
+from pmpguard.experiments.rows import ResultRow, line_digest, read_rows, row_fingerprint
 from pmpguard.experiments.run import (
     SCENES,
     ExperimentConfig,
@@ -210,13 +210,14 @@ def compare(given: ResultRow, again: ResultRow, tolerance: float = TOLERANCE) ->
     return CheckReport(1, tuple(problems), (f"run again: {told} (tolerance {tolerance:g})",))
 
 
-def _line_of(row: ResultRow) -> tuple[str, str, float, str, str]:
-    settings = "one caption" if row.settings.get("one_caption") else "all captions"
-    return row.dataset, row.level, row.rate, f"{row.method}, {row.encoder}", settings
+def _line_of(row: ResultRow) -> tuple[str, str, float, str, str, str]:
+    captions = "one caption" if row.settings.get("one_caption") else "all captions"
+    settings = f"settings {line_digest(row)[:8]}"
+    return row.dataset, row.level, row.rate, f"{row.method}, {row.encoder}", captions, settings
 
 
-def _seeds(rows: Sequence[ResultRow]) -> dict[tuple[str, str, float, str, str], list[int]]:
-    found: dict[tuple[str, str, float, str, str], list[int]] = {}
+def _seeds(rows: Sequence[ResultRow]) -> dict[tuple[str, str, float, str, str, str], list[int]]:
+    found: dict[tuple[str, str, float, str, str, str], list[int]] = {}
     for row in rows:
         found.setdefault(_line_of(row), []).append(row.seed)
     return {line: sorted(seeds) for line, seeds in found.items()}
