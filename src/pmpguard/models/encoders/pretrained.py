@@ -111,13 +111,16 @@ def build_tower(settings: dict[str, Any]) -> nn.Module:
 def without_pooler(model: nn.Module) -> nn.Module:
     """Drop BERT's and ViT's pooling layer, and the last one of SigLIP's texts, which is our projection.
 
-    Nothing reads them, and unused weights stop distributed training.
+    What stands for hidden patches is not trained. Nothing reads them, and unused weights stop distributed training.
     """
     if getattr(getattr(model, "config", None), "model_type", "") == "siglip_text_model":
         model.head = nn.Identity()
     pooler = getattr(model, "pooler", None)
     if isinstance(pooler, nn.Module) and any(True for _ in pooler.parameters()):
         model.pooler = None  # type: ignore[assignment]
+    mask_token = getattr(getattr(model, "embeddings", None), "mask_token", None)  # of DINOv2 and v3
+    if isinstance(mask_token, nn.Parameter):
+        mask_token.requires_grad_(False)
     return model
 
 
