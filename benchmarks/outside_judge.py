@@ -47,7 +47,7 @@ def frozen_features(table: PairTable, folder: Path | None, device: torch.device)
     model = judge_model(True, None)
     retriever = Retriever.create(model, table.captions).to(device).eval()
     texts, images = Split.open(
-        table, open_images(table, model.image_size, device), retriever, batch=256
+        table, open_images(table, model.input_size, device), retriever, batch=256
     ).pooled_features(retriever)
     for file, vectors in zip(files, (texts, images), strict=False):
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -140,6 +140,24 @@ def test_a_model_setting_given_its_default_is_told_from_one_that_is_not_given(
     )
 
 
+def test_encoders_from_scratch_are_pointed_out_on_real_data(
+    tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = []
+
+    def stopped(config: experiment.ExperimentConfig, *_: object, **__: object) -> None:
+        sizes.append(config.train.model.image_size)
+        raise Interrupted("stopped")
+
+    monkeypatch.setattr(command, "run_experiment", stopped)
+    real, pretrained = ["--dataset", str(world)], ["--config", "light"]
+    for more, said in ((real, 1), ([], 0), ([*real, *pretrained], 0)):
+        assert main(["train", str(tmp_path / "run"), *more]) == 130
+        assert capsys.readouterr().err.count("tiny encoders learn from scratch") == said
+    assert main(["train", str(tmp_path / "run"), *real, "--train.model.vision", "efficientnet-lite0"]) == 130
+    assert sizes == [64, 64, 224, 224]
+
+
 def test_a_former_option_is_refused_with_its_new_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "run", "--train.model.max_words", "30"]) == 2
     assert "max_words is called max_tokens" in capsys.readouterr().err

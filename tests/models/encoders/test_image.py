@@ -188,7 +188,9 @@ def test_bad_requests_are_explained(tmp_path):
         pretrained_image_encoder("tiny", 12, 64, EncoderOptions(gradient_checkpointing=True))
     with pytest.raises(ModelError, match="hf download microsoft/swin-tiny-patch4-window7-224") as flagged:
         pretrained_image_encoder("swin-t", dim=12, image_size=224)
-    assert "swin-t" in flagged.value.message and "allow_download" in flagged.value.fix
+    assert "swin-t" in flagged.value.message and "did you mean" not in flagged.value.fix
+    with pytest.raises(ModelError, match="Fix: did you mean swin-t\\? or download it once"):
+        pretrained_image_encoder("swint", dim=12, image_size=224)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="no usable checkpoint"):
         pretrained_image_encoder(str(tmp_path), dim=12, image_size=224)
