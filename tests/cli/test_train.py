@@ -97,6 +97,22 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(
     assert [(trained / name).read_bytes() for name in names] == before
 
 
+def test_a_finished_run_without_checkpoints_is_another_s_as_well(
+    tmp_path: Path, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its model, noise and settings stay; the very same settings train it again."""
+    run = tmp_path / "run"
+    plain = {**SMALL, "method": "infonce", "settings": {}, "epochs": 1, "checkpoint_every": -1}
+    words = ["train", str(run), "--dataset", str(world), "--train", json.dumps(plain)]
+    assert main(words) == 0 and not list(run.glob("checkpoints/step-*"))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for more, named in (("--train.seed", "5"), "config.seed: 0 then, 5 now"), (("--noise.rate", "0.2"), "noise: "):
+        assert main([*words, *more]) == 1
+        assert f"{run} cannot be resumed: {named}" in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert main(words) == 0
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
