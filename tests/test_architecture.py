@@ -34,6 +34,7 @@ ORDER = [
         "posix",
         "progress",
         "remote",
+        "remote_outputs",
     },
     {"data"},
     {"synthetic"},

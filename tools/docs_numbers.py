@@ -74,8 +74,7 @@ DETECTED = (
 RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
 PAIRS = (1_000_000, 5_000_000, 100_000_000)
 CASES = {
-    "tiny": "scenes, tiny encoders trained whole",
-    "light": "scenes, frozen light encoders",
+    "scenes": "scenes, tiny encoders trained whole",
     "rsicd": "RSICD's first images, frozen light encoders",
 }
 Lines = Sequence[tuple[str, str]]
@@ -277,7 +276,7 @@ def detection_cost_table(results: Path) -> str:
     cases = read_json(results / "detection_cost.json")["cases"]
     rows = []
     for case, name in CASES.items():
-        for look in ("anew", "steps"):
+        for look in ("anew", "steps") if case in cases else ():
             runs = [run[look] for run in cases[case]["runs"]]
             share, auroc = (
                 sum(run[each] for run in runs) / len(runs) for each in ("share_of_an_epoch", "auroc")

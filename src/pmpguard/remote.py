@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import io
 import os
-import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -24,7 +23,8 @@ from typing import Any, BinaryIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from pmpguard.errors import DataError, PmpguardError, require
-from pmpguard.files import cache_folder, file_name_of, read_json, write_json, writer_lock
+from pmpguard.files import cache_folder, file_name_of, read_json, write_json
+from pmpguard.posix import lock
 
 SCHEMES = ("s3", "gs", "gcs", "hf", "http", "https")
 ATTEMPTS = 4
@@ -133,9 +133,23 @@ def remote_version(url: str) -> tuple[int, int]:
     return _version(url)
 
 
+def version_now(url: str) -> tuple[int, int]:
+    """The same, asked anew."""
+    return _version.__wrapped__(url)
+
+
 def forget_versions() -> None:
     """Ask anew."""
     _version.cache_clear()
+
+
+def require_version(url: str, version: tuple[int, int]) -> None:
+    """Stop where an address no longer holds what it held."""
+    if version_now(url) != version:
+        forget_versions()
+        raise DataError(
+            f"{url}: changed while it was read", fix="wait until it is whole, then run this again"
+        )
 
 
 @lru_cache(maxsize=100_000)
@@ -152,9 +166,9 @@ def _version(url: str) -> tuple[int, int]:
 class Source:
     """A file at an address."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, size: int | None = None) -> None:
         self.url = url
-        self.size = remote_version(url)[0]
+        self.size = remote_version(url)[0] if size is None else size
 
     def read_range(self, start: int, stop: int) -> bytes:
         """The bytes from `start` to `stop`, fewer where the file ends; a body cut off is asked for again."""
@@ -245,72 +259,82 @@ def local_file(path: Path) -> Path:
     if not is_remote(path):
         return path
     url = url_of(path)
-    source, version = Source(url), list(remote_version(url))
     folder = cache_folder("remote") / file_name_of(url)
     target = folder / path.name
-    with writer_lock(folder):
+    with _held(folder):
+        version = version_now(url)
         about = read_json(folder / ABOUT) if (folder / ABOUT).is_file() else {}
-        if about.get("version") == version and target.is_file() and target.stat().st_size == source.size:
+        if about.get("version") == list(version) and target.is_file() and target.stat().st_size == version[0]:
             return target
+        source = Source(url, version[0])
         begun = folder / f"{version[1]:x}.part"
         for other in set(folder.glob("*.part")) - {begun}:
             other.unlink()
         with begun.open("ab") as stream:
             while (place := stream.tell()) < source.size:
                 stream.write(source.read_range(place, place + BLOCK))
+        try:
+            require_version(url, version)
+        except DataError:
+            begun.unlink()
+            raise
         begun.replace(target)
         write_json(folder / ABOUT, {"url": url, "version": version})
     return target
 
 
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """A folder of the cache for this process alone; others wait."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a") as stream:
+        lock(stream.fileno(), wait=True)
+        yield
+
+
 def local_folder_of(path: Path) -> Path:
-    """A copy in the cache folder of a folder at an address, with the folders below it."""
+    """A copy in the cache folder of a folder at an address, with the folders below it and nothing else."""
     if not is_remote(path):
         return path
     url = url_of(path).rstrip("/")
-    scheme = url.partition(":")[0]
-    listed = [
-        name if "://" in name else f"{scheme}://{name}" for name in tried(url, lambda files: files.find(url))
-    ]
+    listed = files_below(url)
     if not listed:
         raise DataError(f"{url}: no files", fix="check the address")
     folder = cache_folder("remote") / f"{file_name_of(url)}-folder"
-    for name in sorted(listed):
-        inside = folder / name.removeprefix(url).lstrip("/")
-        if ".." in inside.parts:
-            raise DataError(f"{name}: leads out of the folder", fix="rename it")
-        copy = local_file(Path(name))
-        if not inside.exists() or not inside.samefile(copy):
-            inside.parent.mkdir(parents=True, exist_ok=True)
-            inside.unlink(missing_ok=True)
-            os.link(copy, inside)
+    with _held(folder):
+        for name in listed:
+            inside, copy = folder / name, local_file(Path(f"{url}/{name}"))
+            if not inside.exists() or not inside.samefile(copy):
+                inside.parent.mkdir(parents=True, exist_ok=True)
+                inside.unlink(missing_ok=True)
+                os.link(copy, inside)
+        for name in set(files_in(folder)) - set(listed):
+            (folder / name).unlink()
     return folder
 
 
-@contextlib.contextmanager
-def output_folder(out: Path) -> Iterator[Path]:
-    """Where a command writes a folder: there, or in the cache folder until it has been sent.
+def files_below(url: str) -> list[str]:
+    """The names of all files below an address, in order; none where nothing is there."""
+    scheme = url.partition(":")[0]
 
-    A command that was stopped, or could not send all of it, goes on with what is in the cache folder.
-    """
-    if not is_remote(out):
-        yield out
-        return
-    url = url_of(out).rstrip("/")
-    filesystem(url.partition(":")[0])  # before the work: a package that lacks is told at once
-    folder = cache_folder("outputs") / file_name_of(url)
-    yield folder
+    def ask(files: Any) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            return list(files.find(url))
+        return []
+
+    whole = [name if "://" in name else f"{scheme}://{name}" for name in tried(url, ask)]
+    names = sorted(name.removeprefix(url).lstrip("/") for name in whole)
+    outside = [name for name in names if ".." in Path(name).parts]
+    if outside:
+        raise DataError(f"{url}/{outside[0]}: leads out of the folder", fix="rename it")
+    return names
+
+
+def files_in(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file below a folder, but for our own, which are hidden."""
+    found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not path.name.startswith("."):
-            send_file(path, f"{url}/{path.relative_to(folder).as_posix()}")
-    shutil.rmtree(folder)
-
-
-def send_file(path: Path, url: str) -> None:
-    def send(files: Any) -> None:
-        files.put_file(str(path), url)
-        size = files.info(url)["size"]
-        if size != path.stat().st_size:
-            raise ConnectionError(f"{size:,} of {path.stat().st_size:,} bytes arrived")
-
-    tried(url, send)
+            status = path.stat()
+            found[path.relative_to(folder).as_posix()] = status.st_size, status.st_mtime_ns
+    return found

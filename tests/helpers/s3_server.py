@@ -19,6 +19,7 @@ class FaultyServer:
     def __init__(self, port: int) -> None:
         self.port, self.fail, self.cut, self.sent, self.asked = port, 0, 0, 0, 0
         self.url = ""
+        self.log: list[tuple[str, str]] = []  # method and path of every request
 
     def client(self):
         return boto3.client("s3", endpoint_url=f"http://127.0.0.1:{self.port}")
@@ -35,6 +36,7 @@ class Handler(BaseHTTPRequestHandler):
         faults = self.faults
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         faults.asked += self.command == "GET"
+        faults.log.append((self.command, self.path.partition("?")[0]))
         if faults.fail and self.command in ("GET", "PUT"):
             faults.fail -= 1
             self.send_response(500)

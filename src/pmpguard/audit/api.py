@@ -19,7 +19,7 @@ from pmpguard.audit.audit import AuditConfig, JudgedPairs, choose_splits, judge_
 from pmpguard.audit.cleaning import Decision, Policy, clean_pairs
 from pmpguard.audit.crossfit import CrossfitConfig
 from pmpguard.audit.given_data import holds_pairs, pairs_of_data
-from pmpguard.audit.issues import issue_summary, issues_table, select_issues
+from pmpguard.audit.issues import ISSUES, SUMMARY, issue_summary, issues_table, select_issues
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, AuditSummary
 from pmpguard.data.column_names import Columns
@@ -30,6 +30,7 @@ from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import writer_lock
 from pmpguard.models.retriever import Retriever
 from pmpguard.remote import as_path, is_remote
+from pmpguard.remote_outputs import output_folder
 from pmpguard.training.outside_judge import Judge, read_judge
 
 log = logging.getLogger("pmpguard")
@@ -92,10 +93,12 @@ class Audit:
 
     def report(self, folder: str | Path) -> Path:
         """Write the report to review in a browser, which `pmpguard clean` reads too; its page."""
-        out = Path(folder)
-        check_report_folder(out)
-        with writer_lock(out):
-            return write_audit(out, self.table, self.judged)
+        out = as_path(folder)
+        with output_folder(out, ISSUES, SUMMARY, goes_on=False) as written:
+            check_report_folder(written)
+            with writer_lock(written):
+                page = write_audit(written, self.table, self.judged)
+        return out / page.name
 
     def clean(
         self,
@@ -196,7 +199,7 @@ def audit(
         judged_by = given_embeddings(table, texts, images)
     elif model is not None:
         judged_by = model if isinstance(model, Retriever) else Retriever.load(model)
-    outside = read_judge(Path(judge)) if isinstance(judge, str | Path) else judge
+    outside = read_judge(as_path(judge)) if isinstance(judge, str | Path) else judge
     config = AuditConfig(
         splits=None if splits is None else tuple(splits),
         proposals=proposals,

@@ -9,6 +9,7 @@ from typing import Any
 from pmpguard.audit.api import holds_embeddings_only
 from pmpguard.audit.audit import AuditConfig, AuditOutcome, audit_dataset
 from pmpguard.audit.crossfit import CrossfitConfig
+from pmpguard.audit.issues import ISSUES, SUMMARY
 from pmpguard.audit.report import REPORT_PAIRS
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import SURE_ENOUGH, AuditSummary
@@ -16,7 +17,8 @@ from pmpguard.config import to_dict
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.formats.embeddings import read_clip_embeddings
 from pmpguard.engine.parts import Engine, EngineName
-from pmpguard.remote import as_path, full_path, output_folder
+from pmpguard.remote import full_path
+from pmpguard.remote_outputs import output_folder
 from pmpguard.safe_text import tell
 from pmpguard.training.interrupt import Interrupted
 
@@ -137,7 +139,6 @@ def audit(
     """
     chosen = None if splits is None else tuple(name.strip() for name in splits.split(",") if name.strip())
     config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit, quick, report_pairs)
-    dataset, out = as_path(dataset), as_path(out)
     check_report_folder(out, dataset)
     if model is None and embeddings is None and holds_embeddings_only(dataset):
         tell(f"{dataset}: a folder of embeddings, judged by them (--embeddings {dataset})")
@@ -148,7 +149,7 @@ def audit(
     else:
         table = read_pairs(dataset, columns, format=format, images=images)
     try:
-        with output_folder(out) as folder:
+        with output_folder(out, ISSUES, SUMMARY, goes_on=False) as folder:
             outcome = audit_dataset(
                 table,
                 folder,
@@ -161,7 +162,7 @@ def audit(
             )
     except Interrupted as stop:
         return AuditStopped(out, str(stop))
-    return AuditReport(out, outcome)
+    return AuditReport(out, replace(outcome, page=out / outcome.page.name))
 
 
 def issue_line(summary: AuditSummary) -> str:

@@ -22,6 +22,7 @@ from pmpguard.config import to_dict
 from pmpguard.data.formats import FORMATS, read_pairs, write_pairs
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import new_together
+from pmpguard.remote import full_path
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def clean(
     if not FORMATS[chosen].keeps_columns:
         notes.append(f"{chosen} has no place for the provenance of pairs; it is in the list of changes")
     if not FORMATS[chosen].copies_images and chosen != "parquet":
-        root = table.root.resolve()
+        root = full_path(table.root)
         notes.append(f"images stay in {root}; read the result with --images {root}")
     return CleanReport(
         out, chosen, len(table), len(cleaned.table), cleaned.counts,

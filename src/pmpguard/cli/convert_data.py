@@ -61,13 +61,14 @@ def convert(
     written = to or format_of_target(target)
     if target.exists() and (target.is_file() or any(target.iterdir())):
         raise DataError(f"{target}: exists already", fix="choose a new name or remove it first")
-    table = read_pairs(source, columns, format=format, images=images)
+    read_as = format or find_files(source, names=ColumnNames.of(columns))[0]
+    table = read_pairs(source, columns, format=read_as, images=images)
     table = table.split(split) if split else table
     write_pairs(table, target, written)
     return ConvertReport(
         source,
         target,
-        format or find_files(source, names=ColumnNames.of(columns))[0],
+        read_as,
         written,
         len(table),
         len(table.first_rows),

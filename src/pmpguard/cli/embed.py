@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from pmpguard.device import pick_device
 from pmpguard.engine.parts import Engine, EngineName
 from pmpguard.errors import ConfigError
+from pmpguard.files import MANIFEST
 from pmpguard.models.hub import DEFAULT_FOLDER, DEFAULT_TOLD
-from pmpguard.remote import as_path, output_folder
+from pmpguard.remote_outputs import output_folder
 from pmpguard.safe_text import tell
 from pmpguard.search.embed import EmbeddingReport, embed_source
+from pmpguard.search.index.embedding_files import SETTINGS
 from pmpguard.search.sources import open_source
 
 
@@ -58,9 +61,9 @@ def embed(
         raise ConfigError("where do the vectors go?", fix="give --out FOLDER")
     if model is None:
         tell(DEFAULT_TOLD)
-    opened = open_source(as_path(source), format=format, images=images, prefix=prefix, columns=columns)
-    with output_folder(as_path(out)) as folder:
-        return embed_source(
+    opened = open_source(source, format=format, images=images, prefix=prefix, columns=columns)
+    with output_folder(out, SETTINGS, MANIFEST, goes_on=True) as folder:
+        done = embed_source(
             opened,
             model or DEFAULT_FOLDER,
             folder,
@@ -70,3 +73,4 @@ def embed(
             engine=Engine(workers, engine, address),
             progress=progress,
         )
+    return replace(done, folder=out)

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from pmpguard.cli.store import take_store
+from pmpguard.data.formats.embeddings import is_clip_folder
 from pmpguard.data.images.decode import ImageProblem
 from pmpguard.device import pick_device
 from pmpguard.engine.parts import Engine, EngineName
 from pmpguard.errors import ConfigError
 from pmpguard.files import MANIFEST
+from pmpguard.remote import local_folder_of
 from pmpguard.search.calibration import load_calibration
 from pmpguard.search.embed import SOME_PROBLEMS, problem_lines
 from pmpguard.search.export import ExportReport, export_embeddings
@@ -181,7 +183,7 @@ def build(
                 f"--store is for --backend postgres, not {backend}", fix="leave out one of them"
             )
         use_address(store)
-    backend = backend or usual_backend()
+    backend, embeddings = backend or usual_backend(), local_folder_of(embeddings)
     shared = Engine(workers, engine, address, index / ".parts")
     change = build_index(
         index,
@@ -227,6 +229,8 @@ def add(
             PMPGUARD_STORE, or where the index was built.
     """
     take_store(store, index)
+    if is_clip_folder(source):
+        source = local_folder_of(source)
     if (source / MANIFEST).is_file() and (source / SETTINGS).is_file():
         if prefix:
             fix = "give the prefix to pmpguard embed"

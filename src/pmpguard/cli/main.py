@@ -183,6 +183,7 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
     """
     from jsonargparse import ArgumentParser
 
+    from pmpguard.cli.addresses import read_here
     from pmpguard.config import renamed_words
     from pmpguard.data.images.roots import outside_allowed
 
@@ -219,9 +220,10 @@ def run_verb(verb: str, function: Callable[..., Any], words: Sequence[str]) -> i
     if check is not None:  # a verb may tell what was given from what is so by default
         check(namespace, parser.parse_args(options, defaults=False).as_dict())
     parameters = inspect.signature(function).parameters
-    first = [namespace[name] for name, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY]
+    values = {name: read_here(verb, name, namespace[name]) for name in parameters}
+    first = [values.pop(name) for name, kind in parameters.items() if kind.kind is kind.POSITIONAL_ONLY]
     with outside_allowed(namespace["allow_outside"]):
-        result = function(*first, **{name: namespace[name] for name in list(parameters)[len(first) :]})
+        result = function(*first, **values)
     if os.environ.get("RANK", "0") == "0":  # of several processes that train together the first one speaks
         show(result, namespace["json"])
     return int(getattr(result, "exit_code", 0))

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Protocol
 
 from pmpguard.data.member_positions import Version
 from pmpguard.errors import DataError
-from pmpguard.remote import Source, forget_versions, is_remote, remote_version, url_of
+from pmpguard.remote import Source, forget_versions, is_remote, remote_version, require_version, url_of
 
 MAX_UNPACKED_BYTES = 16 << 30  # of a compressed shard
 
@@ -75,17 +75,22 @@ class RemoteFile:
         self.name = url_of(path)
         self.version = Version(*remote_version(self.name))
         self.source = Source(self.name)
+        self.was_read_whole = False
 
     def read(self, start: int, stop: int) -> bytes:
         return self.source.read_range(start, stop)
 
     @contextmanager
     def stream(self) -> Iterator[BinaryIO]:
+        self.was_read_whole = True
         with self.source.stream() as stream:
             yield stream
 
     def require_unchanged(self) -> None:
-        """Asked when something does not fit, for it takes as long as reading an image."""
+        """Asked after a whole shard; after one member of it that would take as long as reading it."""
+        if self.was_read_whole:
+            require_version(self.name, (self.version.size, self.version.modified))
+            self.was_read_whole = False
 
     def forget(self) -> None:
         forget_versions()
@@ -119,13 +124,6 @@ def file_version(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return status.st_size, status.st_mtime_ns
-
-
-@contextmanager
-def open_shard(path: Path) -> Iterator[BinaryIO]:
-    """A shard as a stream of a plain tar file."""
-    with open_ranges(path) as source, source.stream() as stream:
-        yield stream
 
 
 @cache

@@ -11,6 +11,7 @@ import numpy as np
 
 from pmpguard.data.pairs import PairTable
 from pmpguard.files import read_json
+from pmpguard.remote import exists, is_remote, local_file
 
 STAND_IN, STANDS_IN = "stand-in.json", " stand-in"
 
@@ -106,6 +107,8 @@ def _listed(counts: Mapping[str, int]) -> str:
 def named_as_stand_in(table: PairTable, path: Path) -> PairTable:
     """The table under a name that says so, where its folder says that it stands in for a dataset."""
     mark = path / STAND_IN
+    if is_remote(path):
+        mark = local_file(mark) if exists(mark) else mark
     return replace(table, name=f"{read_json(mark)['for']}{STANDS_IN}") if mark.is_file() else table
 
 

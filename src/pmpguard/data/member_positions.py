@@ -65,6 +65,11 @@ def find_member(shard: str, version: Version, name: str, scan: Scan) -> list[tup
     return found if found is not None else _read(path, version, key) or []
 
 
+def keep_positions(shard: str, version: Version, entries: Iterable[tuple[str, int, int]]) -> None:
+    """Write where the members of a shard lie, for one who has read all of it anyway."""
+    _write(positions_file(shard), shard, version, lambda: entries)
+
+
 def forget(shard: str) -> None:
     """Drop what is known of a shard, so that the next look-up reads it again."""
     positions_file(shard).unlink(missing_ok=True)

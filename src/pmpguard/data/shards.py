@@ -12,12 +12,13 @@ import itertools
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from pmpguard.data.byte_ranges import ByteRanges, open_ranges
-from pmpguard.data.member_positions import find_member, forget
+from pmpguard.data.member_positions import find_member, forget, keep_positions
 from pmpguard.data.parquet_images import ARROW, PARQUET, read_table_image
 from pmpguard.data.text_files import decode
 from pmpguard.errors import DataError
@@ -135,6 +136,31 @@ def _pax_attributes(data: bytes, where: str) -> dict[str, str]:
 def _check_name(name: str, shard: str) -> None:
     if name.startswith("/") or ".." in PurePosixPath(name).parts or "\\" in name or "\0" in name:
         raise DataError(f"{shard} member {name!r}: the name leaves the folder", fix="rename it in the shard")
+
+
+@contextmanager
+def open_shard(path: Path) -> Iterator[tuple[BinaryIO, Iterator[Member]]]:
+    """A shard as a stream of a plain tar file, and its members.
+
+    Where those of a shard at an address lie is kept, if all of them are asked for: it need not be read again.
+    """
+    with open_ranges(path) as source, source.stream() as stream:
+        places: list[tuple[str, int, int]] = []
+        is_whole = False
+
+        def members() -> Iterator[Member]:
+            nonlocal is_whole
+            for member in iter_members(stream, str(path)):
+                if is_remote(path):
+                    places.append((member.name, member.start, member.data + member.size))
+                yield member
+            is_whole = True
+
+        yield stream, members()
+        if is_whole:
+            source.require_unchanged()
+            if is_remote(path):
+                keep_positions(source.name, source.version, places)
 
 
 def is_shard(path: Path) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pmpguard.errors import DataError, require
 from pmpguard.models.encoders.pretrained import ALIASES
+from pmpguard.remote import is_remote
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,9 @@ def require_dataset(path: Path) -> None:
 
 
 def missing_dataset(name: str) -> str | None:
-    """What to download when nothing is there; a pattern of shards is left to its reader."""
+    """What to download when nothing is there; an address and a pattern of shards are left to their reader."""
     path = Path(name)
-    if path.exists() or re.search(r"[{*?\[]", str(path)):
+    if is_remote(path) or path.exists() or re.search(r"[{*?\[]", str(path)):
         return None
     named = [entry for key, entry in DOWNLOADS.items() if key in path.name.lower()]
     lines = ["download it yourself (this program never does) and put it there, or name another folder"]

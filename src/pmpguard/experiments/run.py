@@ -32,6 +32,7 @@ from pmpguard.methods.method import Method
 from pmpguard.models.config import Ranking
 from pmpguard.noise.inject import Corruption, corrupt_pairs
 from pmpguard.noise.manifest import apply_manifest, save_manifest
+from pmpguard.remote import as_path
 from pmpguard.synthetic.scenes import synthetic_scenes
 from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distillation import train_with_distillation
@@ -151,7 +152,7 @@ def deciding_settings(config: ExperimentConfig) -> dict[str, Any]:
 
 def read_dataset(config: ExperimentConfig) -> PairTable:
     """The pairs with their own splits, or with those that holding out images makes."""
-    path = Path(config.dataset)
+    path = as_path(config.dataset)
     table = read_pairs(path, config.columns, format=config.format, images=config.images)
     table = with_captions(named_as_stand_in(table, path))
     table = table if config.hold_out is None else draw_splits(table, config.hold_out)

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pmpguard.data.byte_ranges import file_version, open_shard
+from pmpguard.data.byte_ranges import file_version
 from pmpguard.data.column_names import CAPTION_NAMES, Columns
 from pmpguard.data.formats import group_by_format, read_pairs, search_folder
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.shards import IMAGE_ENDINGS, expand_pattern, iter_members, split_reference
+from pmpguard.data.shards import IMAGE_ENDINGS, expand_pattern, open_shard, split_reference
 from pmpguard.data.typed_columns import with_types
 from pmpguard.errors import DataError
 from pmpguard.remote import is_remote
@@ -179,10 +179,10 @@ def _shard_source(shards: list[Path], root: Path | None = None) -> Source:
     root = root or shards[0].parent
     names = []
     for shard in shards:
-        with open_shard(shard) as stream:
+        with open_shard(shard) as (_, members):
             names += [
                 f"{shard.relative_to(root).as_posix()}#{member.name}"
-                for member in iter_members(stream, str(shard))
+                for member in members
                 if Path(member.name).suffix.lower() in IMAGE_SUFFIXES
             ]
     if not names:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from pmpguard.data.byte_ranges import open_shard
 from pmpguard.data.column_names import ColumnNames
 from pmpguard.data.pairs import PairTable
-from pmpguard.data.shards import is_shard, iter_members
+from pmpguard.data.shards import is_shard, open_shard
 from pmpguard.data.text_files import IMAGE_SUFFIXES, read_csv
 from pmpguard.errors import DataError
 from pmpguard.remote import is_remote
@@ -59,9 +59,9 @@ class Peek:
         """Endings of the first members of a tar file, without the keys of the samples."""
         if not is_shard(self.path):
             return set()
-        with open_shard(self.path) as stream:
-            members = zip(range(PEEKED_MEMBERS), iter_members(stream, str(self.path)), strict=False)
-            return {member.name.rpartition("/")[2].partition(".")[2].lower() for _, member in members}
+        with open_shard(self.path) as (_, members):
+            first = itertools.islice(members, PEEKED_MEMBERS)
+            return {member.name.rpartition("/")[2].partition(".")[2].lower() for member in first}
 
 
 @dataclass(frozen=True)

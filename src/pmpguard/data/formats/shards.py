@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pmpguard.data.byte_ranges import open_shard
 from pmpguard.data.column_names import STANDARD, ColumnNames
 from pmpguard.data.dataset_card import CARD, dataset_card
 from pmpguard.data.formats.format import Format, Peek, common_folder
@@ -26,7 +25,7 @@ from pmpguard.data.samples import CAPTION_ENDINGS, describe_sample, group_sample
 from pmpguard.data.shards import (
     IMAGE_ENDINGS,
     MAX_MEMBER_BYTES,
-    iter_members,
+    open_shard,
     read_member,
     split_reference,
 )
@@ -76,8 +75,8 @@ def read_shards(
         if not path.is_relative_to(root):
             raise DataError(f"{path}: shard lies outside {root}", fix="leave --images out for shards")
         shard, split = path.relative_to(root).as_posix(), split_of_file(path)
-        with open_shard(path) as stream:
-            for key, members in group_samples(iter_members(stream, str(path)), str(path)):
+        with open_shard(path) as (stream, every):
+            for key, members in group_samples(every, str(path)):
                 image, captions, metadata = describe_sample(stream, path, key, members, image_as, captions_as)
                 _add_sample(
                     rows, f"{path} sample {key!r}", f"{shard}#{image.name}", captions, metadata, split
