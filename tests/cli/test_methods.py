@@ -8,6 +8,8 @@ import json
 import pytest
 
 from pmpguard.cli import main as cli
+from pmpguard.cli.methods import about
+from pmpguard.cli.options import wrapped
 from pmpguard.methods.registry import BUILT_IN, find_method
 
 
@@ -22,6 +24,12 @@ def test_every_method_stands_in_the_list(capsys):
 def test_every_setting_is_listed_and_explained(name, capsys):
     assert cli.main(["methods", name]) == 0
     text = capsys.readouterr().out
+    kind = find_method(name)
+    said = "\n".join(wrapped(about(kind)))
+    assert text.startswith(said)
+    if kind.__module__.startswith("pmpguard.methods.baselines."):  # published elsewhere, written anew here
+        assert "Differs from the original:" in said
+    text = text.removeprefix(said)
     for field in dataclasses.fields(find_method(name).Settings):
         line = next(line for line in text.splitlines() if line.startswith(f"  {field.name}"))
         following = text.split(line)[1].splitlines()[1].strip()

@@ -72,9 +72,9 @@ def methods(name: str = "", /) -> MethodList | MethodHelp:
 
 
 def about(kind: type[Method]) -> str:
-    """What its module says of a method, with its references; else what the class itself says."""
-    module = importlib.import_module(kind.__module__)
-    return inspect.getdoc(module) or inspect.cleandoc(kind.__doc__ or "") or kind.name
+    """What its module says of a method, with its references, then what the class does and what differs."""
+    said = inspect.getdoc(importlib.import_module(kind.__module__)), inspect.cleandoc(kind.__doc__ or "")
+    return "\n\n".join(filter(None, said)) or kind.name
 
 
 def setting_actions(kind: type[Method]) -> list[Any]:

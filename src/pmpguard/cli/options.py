@@ -137,7 +137,11 @@ def value_kind(hint: Any) -> str:
 
 
 def wrapped(text: str) -> list[str]:
-    """Paragraphs within the width."""
-    paragraphs = re.split(r"\n\s*\n", text.strip())
-    blocks = [textwrap.wrap(" ".join(block.split()), WIDTH) for block in paragraphs]
-    return [line for block in blocks for line in [*block, ""]][:-1]
+    """Paragraphs within the width, each point of a list on lines of its own."""
+    lines = []
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        for block in re.split(r"\n(?=\s*\* )", paragraph):
+            indent = "  " if block.lstrip().startswith("* ") else ""
+            lines += textwrap.wrap(" ".join(block.split()), WIDTH, subsequent_indent=indent)
+        lines.append("")
+    return lines[:-1]

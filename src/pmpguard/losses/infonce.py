@@ -4,8 +4,7 @@ Inputs: logits (T, I) of every caption against every image, already divided by t
 in [0, 1], above 0 where caption and image belong together; image_of (T,), the labelled image of each caption.
 
 Both forms return one number per pair (caption t with image image_of[t]); multiply by the pairs' weights, then
-take the mean over all pairs. Rows and columns of targets are divided by their sum; let q be the
-result.
+take the mean over all pairs. Rows and columns of targets are divided by their sum; let q be the result.
 
 * `symmetric`: (row + column) / 2 where row is the cross-entropy of q[t, :] and softmax(logits[t, :]), and
   column that of q[:, v] and softmax(logits[:, v]), v = image_of[t]. Every pair of an image carries its

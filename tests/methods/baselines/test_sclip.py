@@ -11,6 +11,8 @@ from helpers.feature_world import build_method, learn
 from helpers.robust_examples import CHANCE, example_batch, keeps_the_contract, learn_squares
 from torch.nn.functional import normalize
 
+from pmpguard.losses.infonce import infonce_terms
+from pmpguard.losses.positives import positive_targets
 from pmpguard.methods.baselines.sclip import Sclip, caption_terms, image_plan, keyword_terms, token_shares
 
 
@@ -82,7 +84,23 @@ def test_terms_of_paired_and_unpaired_images() -> None:
     assert bool((terms["captions"][~unpaired] == 0).all()) and bool((terms["labelled"][~unpaired] > 0).all())
 
 
-@pytest.mark.parametrize("distrusted", [0, 3])
+def test_the_labelled_loss_is_that_of_trusted_pairs_among_themselves() -> None:
+    method, batch = build_method("sclip", dim=8), example_batch(epoch=1)
+    assert isinstance(method, Sclip)
+    distrusted = batch.image_of == 2
+    distrusted[0] = True  # of an image with others
+    method.p_match[batch.rows[distrusted]] = 0.1
+    kept = (~distrusted).nonzero()[:, 0]
+    images, own = batch.image_of[kept].unique(return_inverse=True)
+    texts, seen = batch.texts.pooled[kept], batch.images.pooled[images]
+    keys = batch.image_keys[images], batch.caption_keys[kept]
+    expected = infonce_terms(texts @ seen.T / method.temperature, positive_targets(own, *keys), own)
+    found = method.losses(batch)["labelled"]
+    torch.testing.assert_close(found[kept], expected, rtol=1e-4, atol=1e-5)
+    assert bool((found[distrusted] == 0).all())
+
+
+@pytest.mark.parametrize("distrusted", [0, 2])
 def test_contract(distrusted: int) -> None:
     method = build_method("sclip", dim=8)
     assert isinstance(method, Sclip)

@@ -28,6 +28,9 @@ class Ccl(Method):
     """Only pushes negatives away: the sum of penalties over negatives, both ways.
 
     A wrong label then costs one missed negative instead of a false positive, which makes it robust.
+
+    Differs from the original: similarities are cosines of pooled tokens, not the output of a similarity
+    network, and positives by image or equal string are never negatives.
     """
 
     name = "ccl"

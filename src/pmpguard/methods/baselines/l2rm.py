@@ -72,9 +72,8 @@ class L2rm(Method):
         thousands of steps of warm-up; cosines after a short one, among look-alike scenes, collapse.
       * No knowledge that noise was injected: see `oracle_diagonal`.
       * Clean and mismatched pairs share batches, because the loop deals them; clean pairs have the whole
-      batch as
-        negatives, rematching happens among its mismatched pairs alone, without a queue of earlier images
-        (which the original makes as long as its batch).
+        batch as negatives, rematching happens among its mismatched pairs alone, without a queue of earlier
+        images (which the original makes as long as its batch).
       * The cost layer. Theirs multiplies an image's similarities to the 128 captions of a batch by a
         128 x 128 matrix, started at ReLU(1 - s), although a place in a batch means nothing; ours has what is
         left of such a matrix if order must not matter: a weight on s, one on the image's mean similarity,

@@ -17,34 +17,43 @@ from pmpguard.methods.baselines.memory import PairMemory, nearest_remembered, p_
 from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
 from pmpguard.models.retriever import Retriever
 
+_MASKED = -1e4
+
 
 @dataclass(frozen=True)
 class NpcSettings:
-    """`trusted` is published; the others are ours.
+    """`trusted` and `memory_weight` are published; the others are ours.
 
     Args:
         warmup_epochs: epochs of plain InfoNCE before the first memory; the original starts from a model that
             was trained on other data.
         trusted: probability by the mixture of losses from which on a pair may be remembered.
         memory: how many pairs are remembered.
+        memory_weight: of the loss of remembered pairs; 0 as the authors' code trains.
         virtual_rate: how far the virtual step goes, for each number of the two maps.
     """
 
     warmup_epochs: int = 3
     trusted: float = 0.9
     memory: int = 4096
+    memory_weight: float = 1.0
     virtual_rate: float = 0.01
 
 
 class Npc(Method):
-    """InfoNCE weighted by whether a virtual step on the batch helps or harms remembered pairs.
+    """InfoNCE weighted by whether a virtual step on the batch helps or harms remembered pairs, and their own.
 
     Each pair has two entries in a memory of trusted pairs: the one with the most similar image and the one
     with the most similar caption. A virtual step is made on the batch. Where the loss of a pair's entries
     rises by it, the pair is taken for a harmful one: its weight is tanh of the ratio of the loss before to
-    the loss after; where it falls, the weight is 1.
+    the loss after; where it falls, the weight is 1. The loss of remembered pairs is added in full.
 
     Differs from the original:
+      * Weights and memory act as published. The authors' code averages a batch's loss before it meets the
+        weights, so that they scale the batch and not its pairs, and adds the memory's loss without a
+        gradient.
+      * The memory's loss is that of the remembered pairs of the batch among themselves, not of the entries
+        its pairs have, which would be encoded a second time.
       * The virtual step moves two linear maps behind the encoders, not a copy of the whole model, and memory
         holds vectors of the beginning of the epoch, not images and captions: a quarter of the cost.
       * The memory is chosen anew before every epoch from losses of the model itself, after a warm-up; theirs
@@ -58,6 +67,7 @@ class Npc(Method):
     p_match: Tensor
     by_image: Tensor  # (N,) entries of the memory
     by_caption: Tensor
+    remembered: Tensor  # (N,) bool
     settings: NpcSettings
 
     def __init__(self, retriever: Retriever, settings: NpcSettings, pairs: int) -> None:
@@ -66,22 +76,41 @@ class Npc(Method):
         self.register_buffer("p_match", torch.ones(pairs))
         self.register_buffer("by_image", torch.zeros(pairs, dtype=torch.int64))
         self.register_buffer("by_caption", torch.zeros(pairs, dtype=torch.int64))
+        self.register_buffer("remembered", torch.zeros(pairs, dtype=torch.bool))
 
     def phase(self, epoch: int) -> int:
         return int(epoch >= self.settings.warmup_epochs)
 
     def losses(self, batch: EncodedBatch) -> dict[str, Tensor]:
         temperature = self.temperature
-        terms = infonce_terms(pooled_cosines(batch) / temperature, batch.targets, batch.image_of)  # (T,)
+        logits = pooled_cosines(batch) / temperature  # (T, I)
+        terms = infonce_terms(logits, batch.targets, batch.image_of)  # (T,)
         if batch.epoch < self.settings.warmup_epochs:
             return {"infonce": terms}
-        maps = virtual_step(batch, temperature.detach(), self.settings.virtual_rate)
+        found = {"infonce": self.weigh(batch) * terms}
+        if self.settings.memory_weight > 0:
+            found["memory"] = self.settings.memory_weight * self._remembered_terms(batch, logits)
+        return found
+
+    def weigh(self, batch: EncodedBatch) -> Tensor:
+        """(T,): what each pair of a batch counts."""
+        temperature = self.temperature.detach()
+        maps = virtual_step(batch, temperature, self.settings.virtual_rate)
         ratios = [
-            self._memory_losses(entries[batch.rows], None, temperature.detach())
-            / self._memory_losses(entries[batch.rows], maps, temperature.detach()).clamp(min=1e-6)
+            self._memory_losses(entries[batch.rows], None, temperature)
+            / self._memory_losses(entries[batch.rows], maps, temperature).clamp(min=1e-6)
             for entries in (self.by_image, self.by_caption)
         ]
-        return {"infonce": harm_weight((ratios[0] + ratios[1]) / 2) * terms}
+        return harm_weight((ratios[0] + ratios[1]) / 2)
+
+    def _remembered_terms(self, batch: EncodedBatch, logits: Tensor) -> Tensor:
+        """(T,): InfoNCE of the batch's remembered pairs among each other, whose mean over T is theirs."""
+        known = self.remembered[batch.rows].to(logits.dtype)  # (T,)
+        images = torch.zeros_like(logits[0]).index_add(0, batch.image_of, known).clamp(max=1)  # (I,)
+        among = known[:, None] * images[None]  # (T, I)
+        targets = batch.weighted_targets(known) * among
+        terms = infonce_terms(logits.masked_fill(among == 0, _MASKED), targets, batch.image_of)
+        return known * terms * (len(known) / known.sum().clamp(min=1))
 
     @torch.no_grad()
     def _memory_losses(
@@ -100,7 +129,8 @@ class Npc(Method):
         if view.epoch < settings.warmup_epochs:
             return EpochPlan()
         self.p_match.copy_(p_low_loss(view, float(self.temperature)))
-        self.memory.fill(view, self.p_match, settings.trusted)
+        self.remembered.zero_()
+        self.remembered[self.memory.fill(view, self.p_match, settings.trusted)] = True
         nearest = nearest_remembered(view.images.pooled, self.memory.images)  # (I,)
         self.by_image.copy_(nearest[view.image_of])
         nearest = nearest_remembered(view.captions.pooled, self.memory.texts)  # (C,)

@@ -84,8 +84,11 @@ class Sclip(Method):
         plan = image_plan(batch.images.pooled.detach(), paired, temperature.detach(), settings.iterations)
         unpaired = (1 - paired)[batch.image_of]  # (T,)
         captions = caption_terms(logits, plan, trusted, batch.image_of)  # (I,)
+        labelled = trusted[:, None] * paired[None]  # (T, I): distrusted captions are nobody's negatives
+        targets = batch.weighted_targets(trusted) * labelled
+        among = logits.masked_fill(labelled == 0, _MASKED)
         terms = {
-            "labelled": trusted * infonce_terms(logits, batch.weighted_targets(trusted), batch.image_of),
+            "labelled": trusted * infonce_terms(among, targets, batch.image_of),
             "captions": settings.caption_weight * unpaired * captions[batch.image_of],
         }
         if settings.keyword_weight > 0 and settings.keywords > 0:
