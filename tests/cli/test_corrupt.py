@@ -156,14 +156,14 @@ def test_a_model_filters(tmp_path):
 def test_import_of_another_projects_index(dataset, tmp_path):
     order = np.random.default_rng(0).permutation(40)
     np.save(tmp_path / "index.npy", order)
-    report = import_noise(dataset, tmp_path / "index.npy", tmp_path / "noise.json")
+    report = import_noise(dataset, tmp_path / "index.npy", tmp_path / "noise.json", "permutation")
     clean: PairTable = read_pairs(dataset)
     result = apply_manifest(clean, tmp_path / "noise.json")
     assert result.table.captions[:40] == [clean.captions[place] for place in order]
     assert report.mode == "imported" and report.wrong == int(result.is_noisy.sum())
     images = np.arange(40) // 2
     np.save(tmp_path / "index.npy", np.random.default_rng(1).permutation(images))
-    report = import_noise(dataset, tmp_path / "index.npy", tmp_path / "noise.json", kind="image_of_caption")
+    report = import_noise(dataset, tmp_path / "index.npy", tmp_path / "noise.json")
     assert 0 < report.effective_rate <= report.requested_rate
 
 
@@ -171,11 +171,12 @@ def test_another_projects_index_is_imported_on_the_command_line(dataset, tmp_pat
     order = np.random.default_rng(2).permutation(40)
     np.save(tmp_path / "index.npy", order)
     words = [str(dataset), str(tmp_path / "index.npy"), str(tmp_path / "noise.json")]
-    assert main(["corrupt", "import", *words, "--json"]) == 0
+    assert main(["corrupt", "import", *words, "--kind", "permutation", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     clean = read_pairs(dataset)
     result = apply_manifest(clean, tmp_path / "noise.json")
     assert result.table.captions[:40] == [clean.captions[place] for place in order]
     assert printed["mode"] == "imported" and printed["wrong"] == int(result.is_noisy.sum())
-    assert main(["corrupt", "import", *words, "--kind", "image_of_caption"]) == 1
-    assert "as many captions to each image" in capsys.readouterr().err
+    assert main(["corrupt", "import", *words]) == 1
+    error = capsys.readouterr().err
+    assert "as many captions to each image" in error and "or try --kind permutation" in error

@@ -86,10 +86,8 @@ def test_files_through_the_command_line(tmp_path: Path) -> None:
     told = export_noise(data, ours, tmp_path / "0.6_noise.npy")
     index = np.load(tmp_path / "0.6_noise.npy", allow_pickle=False)
     assert index.dtype == np.int64 and len(index) == 15 and told.wrong == 9 and len(told.sha256) == 64
-    import_noise(
-        data, tmp_path / "0.6_noise.npy", tmp_path / "again.json", "image_of_caption",
-        write_pairs=tmp_path / "again.parquet",
-    )  # fmt: skip
+    written = tmp_path / "again.parquet"
+    import_noise(data, tmp_path / "0.6_noise.npy", tmp_path / "again.json", write_pairs=written)
     noisy, again = (read_pairs(tmp_path / name) for name in ("noisy.parquet", "again.parquet"))
     assert Counter(pairs_of(noisy)) == Counter(pairs_of(again))
 

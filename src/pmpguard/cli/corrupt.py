@@ -21,6 +21,7 @@ from pmpguard.noise.manifest import apply_manifest, save_manifest
 from pmpguard.noise.similarity import filter_by_encoder, filter_by_scores
 
 EXAMPLES = 3
+Kind = Literal["image_of_caption", "permutation"]  # what an index of another project holds
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def import_noise(
     dataset: Path,
     index: Path,
     out: Path,
-    kind: Literal["permutation", "image_of_caption"] = "permutation",
+    kind: Kind = "image_of_caption",
     split: str = "train",
     write_pairs: Path | None = None,
     format: str | None = None,
@@ -156,8 +157,8 @@ def import_noise(
         dataset: the dataset the index was made for, in any known format
         index: a .npy array of whole numbers; pickled arrays are refused
         out: the noise file to write, JSON
-        kind: 'permutation' (whose caption each pair takes, or whose captions each image takes) or
-            'image_of_caption' (the image each caption was put to)
+        kind: 'image_of_caption' (NCR's: the image each caption was put to) or 'permutation' (whose caption
+            each pair takes, or whose captions each image takes)
         split: the split the index is about
         write_pairs: also write the corrupted pairs, as parquet
         format: the dataset's format, when it cannot be told from the path
@@ -171,7 +172,9 @@ def import_noise(
     try:
         made = make(table, values, split)
     except DataError as error:
-        raise DataError(f"{index}: {error.message}", fix=error.fix) from error
+        other = "permutation" if kind == "image_of_caption" else "image_of_caption"
+        fix = error.fix or "use the file made for this dataset and split"
+        raise DataError(f"{index}: {error.message}", fix=f"{fix}, or try --kind {other}") from error
     return _write(table, made, out, write_pairs)
 
 
@@ -179,7 +182,7 @@ def export_noise(
     dataset: Path,
     noise: Path,
     out: Path,
-    kind: Literal["image_of_caption", "permutation"] = "image_of_caption",
+    kind: Kind = "image_of_caption",
     format: str | None = None,
     images: Path | None = None,
     columns: str | None = None,

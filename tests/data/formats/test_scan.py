@@ -37,6 +37,14 @@ def test_pooled_features_and_images_repeated_for_each_caption(tmp_path: Path) ->
     assert image_features(table).tolist() == [[1, 2], [3, 4], [1, 2]]
 
 
+def test_images_that_begin_alike_are_different_images(tmp_path: Path) -> None:
+    (tmp_path / "train_caps.txt").write_text("a\nb\nc\n")
+    regions = np.zeros((3, 5, 8))
+    regions[2, 4, 7] = 1
+    np.save(tmp_path / "train_ims.npy", regions)
+    assert read_pairs(tmp_path).column("image") == [f"train_ims.npy#{number}" for number in (0, 0, 2)]
+
+
 @pytest.mark.parametrize(
     ("array", "message"),
     [

@@ -84,7 +84,8 @@ def test_every_trainable_parameter_learns(encoder):
     encoded = encoder(pixels(encoder))
     (encoded.pooled.sum() + encoded.fragments[..., 0].sum()).backward()
     trained = [each for each in encoder.named_parameters() if each[1].requires_grad]
-    assert [name for name, parameter in trained if parameter.grad is None] == []  # unused parameters would stop distributed training
+    idle = [name for name, parameter in trained if parameter.grad is None]
+    assert idle == []  # unused parameters would stop distributed training
 
 
 def test_frozen_backbone_stays_while_the_projection_learns(encoder):

@@ -20,7 +20,7 @@ from pmpguard.data.text_files import read_lines
 from pmpguard.errors import DataError
 
 CAPTIONS, FEATURES = "_caps.txt", "_ims.npy"
-COMPARED = 16  # numbers of an image that tell whether it is the one before
+COMPARED = 16  # numbers of an image that are compared first with those of the one before
 
 
 def recognise_scan(file: Peek) -> bool:
@@ -68,8 +68,10 @@ def _regions(path: Path) -> np.ndarray:
 
 def _first_of_repeated(array: np.ndarray) -> np.ndarray:
     """(C,) for each image the first of the run of equal ones it is in."""
-    begins = array.reshape(len(array), -1)[:, :COMPARED]
-    new = np.r_[True, (begins[1:] != begins[:-1]).any(1)]
+    flat = array.reshape(len(array), -1)
+    new = np.r_[True, (flat[1:, :COMPARED] != flat[:-1, :COMPARED]).any(1)]
+    for row in np.flatnonzero(~new):
+        new[row] = not np.array_equal(flat[row], flat[row - 1])
     return np.maximum.accumulate(np.where(new, np.arange(len(array)), 0))
 
 

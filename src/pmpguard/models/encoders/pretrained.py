@@ -113,7 +113,8 @@ def build_tower(settings: dict[str, Any]) -> nn.Module:
 def without_pooler(model: nn.Module) -> nn.Module:
     """Drop BERT's and ViT's pooling layer, and the last one of SigLIP's texts, which is our projection.
 
-    What stands for hidden patches is not trained. Nothing reads them, and unused weights stop distributed training.
+    What stands for hidden patches is not trained. Nothing reads these, and unused weights stop distributed
+    training.
     """
     if getattr(getattr(model, "config", None), "model_type", "") == "siglip_text_model":
         model.head = nn.Identity()
