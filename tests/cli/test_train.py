@@ -106,7 +106,10 @@ def test_a_finished_run_without_checkpoints_is_another_s_as_well(
     words = ["train", str(run), "--dataset", str(world), "--train", json.dumps(plain)]
     assert main(words) == 0 and not list(run.glob("checkpoints/step-*"))
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    for more, named in (("--train.seed", "5"), "config.seed: 0 then, 5 now"), (("--noise.rate", "0.2"), "noise: "):
+    for more, named in (
+        (("--train.seed", "5"), "config.seed: 0 then, 5 now"),
+        (("--noise.rate", "0.2"), "noise: "),
+    ):
         assert main([*words, *more]) == 1
         assert f"{run} cannot be resumed: {named}" in capsys.readouterr().err
         assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before

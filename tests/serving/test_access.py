@@ -9,7 +9,9 @@ from helpers.app_clients import client_of, refused
 from helpers.fake_searcher import FakeSearcher
 from helpers.running_apart import run_apart
 
+from pmpguard.errors import ConfigError
 from pmpguard.serving import access
+from pmpguard.serving.run import check_startup, make_server
 
 pytest.importorskip("httpx", reason="the test client needs httpx")
 
@@ -50,7 +52,7 @@ def test_pages_of_other_sites_are_refused_and_links_are_not():
             assert client.get("/search?text=a", headers=headers).status_code == 200
 
 
-async def status_of(app, token: str, address: str) -> int:
+async def status_of(app, token: str, address: str, *headers: tuple[bytes, bytes]) -> int:
     """The status of a GET with a token from an address."""
     statuses = []
 
@@ -62,13 +64,13 @@ async def status_of(app, token: str, address: str) -> int:
         "type": "http",
         "path": "/info",
         "client": (address, 5),
-        "headers": [(b"authorization", f"Bearer {token}".encode())],
+        "headers": [(b"authorization", f"Bearer {token}".encode()), *headers],
     }
     await app(scope, None, send)
     return statuses[0]
 
 
-def test_wrong_tokens_wait_and_only_so_many_of_an_address_are_looked_at(monkeypatch):
+def test_wrong_tokens_wait_and_the_right_one_does_not(monkeypatch):
     monkeypatch.setattr(access, "GUESS_SECONDS", 0.3)
 
     async def page(scope, receive, send):
@@ -82,13 +84,34 @@ def test_wrong_tokens_wait_and_only_so_many_of_an_address_are_looked_at(monkeypa
         meanwhile = [
             all(not guess.done() for guess in guesses),
             await status_of(app, "wrong", "10.0.0.1"),
-            await status_of(app, "s3cret", "10.0.0.1"),  # nobody learns which it was
+            await status_of(app, "s3cret", "10.0.0.1"),  # perhaps all of them come through one proxy
             await status_of(app, "s3cret", "10.0.0.2"),
         ]
         wrong = await asyncio.gather(*guesses)
         return first, meanwhile, wrong, await status_of(app, "s3cret", "10.0.0.1")
 
-    assert run_apart(work()) == (200, [True, 429, 429, 200], [401, 401], 200)
+    assert run_apart(work()) == (200, [True, 429, 200, 200], [401, 401], 200)
+
+
+@pytest.mark.parametrize(("trusted", "second"), [("10.0.0.0/24", 401), ("10.0.0.2", 429), (None, 429)])
+def test_wrong_tokens_are_counted_for_each_client_of_a_proxy_that_is_trusted(monkeypatch, trusted, second):
+    pytest.importorskip("uvicorn", reason="the extra serve is not installed")
+    monkeypatch.setattr(access, "GUESS_SECONDS", 0.05)
+    guarded = access.require_token(None, "s3cret", is_open=lambda path: False, guesses=1)
+    config = make_server(guarded, trusted_proxy=trusted).config
+    config.load()
+
+    async def work():
+        clients = [(b"x-forwarded-for", f"192.0.2.{number}".encode()) for number in (1, 2)]
+        asked = (status_of(config.loaded_app, "wrong", "10.0.0.1", client) for client in clients)
+        return await asyncio.gather(*asked)
+
+    assert run_apart(work()) == [401, second]
+
+
+def test_a_proxy_is_an_address_or_a_network():
+    with pytest.raises(ConfigError, match="trusted_proxy: 'proxy' does not appear to be"):
+        check_startup("127.0.0.1", 0, None, "proxy")
 
 
 def test_a_guess_whose_client_leaves_gives_its_place_back(monkeypatch):

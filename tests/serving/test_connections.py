@@ -13,9 +13,12 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
+from helpers.app_clients import png
 from helpers.fake_searcher import FakeSearcher
 from helpers.running_server import running_server
+from PIL import Image
 
+from pmpguard.serving import service
 from pmpguard.serving.app import create_app
 from pmpguard.serving.config import ServerConfig
 from pmpguard.serving.connections import ConnectionTable, RepeatFilter
@@ -114,6 +117,53 @@ def test_a_connection_too_many_is_told_so():
         assert working.recv(4096).startswith(b"HTTP/1.1 200 ")
 
 
+RUDE_BYTES, RUDE_REQUESTS = 1 << 20, 30
+
+
+async def large(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": bytes(RUDE_BYTES)})
+
+
+def rude_client(address: str) -> socket.socket:
+    """It asks for much in one go and takes nothing of it in."""
+    connection = connect(address)
+    connection.sendall(RUDE_REQUESTS * b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    time.sleep(0.3)
+    return connection
+
+
+def test_who_does_not_take_in_what_was_asked_for_makes_way():
+    config = ServerConfig(connections_per_address=1)
+    with running_server(large, config) as address, rude_client(address):
+        assert httpx.get(address).status_code == 200
+
+
+def test_who_takes_in_nothing_is_closed():
+    config = ServerConfig(idle_seconds=0.2)
+    with running_server(large, config) as address, rude_client(address) as connection:
+        time.sleep(0.8)
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while data := connection.recv(1 << 20):
+                received += len(data)
+        assert received < RUDE_BYTES * RUDE_REQUESTS
+
+
+def test_slow_uploads_keep_no_other_from_being_decoded():
+    config = ServerConfig(uploads=1)
+    head = b"POST /search HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n"
+    head += b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+    with (
+        running_server(create_app(FakeSearcher(), config=config), config) as address,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(3):
+            stack.enter_context(connect(address)).sendall(head)
+        files = {"image": ("a.png", png(Image.new("RGB", (8, 8))), "image/png")}
+        assert httpx.post(f"{address}/search", files=files, timeout=30).status_code == 200
+
+
 SERVER = """
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (640, 640))
@@ -146,6 +196,16 @@ def test_more_silent_connections_than_open_files_do_not_stop_the_server():
     assert process.returncode == 0
     assert "one that was waited for is closed" in stderr
     assert "Too many open files" not in stderr and len(stderr.splitlines()) <= 10
+
+
+def test_an_index_that_cannot_be_read_does_not_swell_the_log(monkeypatch, caplog):
+    monkeypatch.setattr(service.logger, "filters", [])
+    backend = FakeSearcher()
+    backend.broken = OSError("the disk is gone")
+    with running_server(create_app(backend)) as address:
+        statuses = {httpx.get(f"{address}/search?text=a").status_code for _ in range(20)}
+    told = [record for record in caplog.records if "the disk is gone" in record.getMessage()]
+    assert statuses == {503} and len(told) == 5
 
 
 def test_a_line_of_log_repeats_only_so_often():

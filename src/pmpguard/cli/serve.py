@@ -21,6 +21,7 @@ def serve(
     model: Path | None = None,
     device: str = "auto",
     store: str | None = None,
+    trusted_proxy: str | None = None,
 ) -> None:
     """Serve the search page and its API until interrupted; the page's address is printed first.
 
@@ -37,9 +38,11 @@ def serve(
         device: "auto", "cpu" or "cuda".
         store: the PostgreSQL database of the index, as postgresql://USER@HOST/DATABASE; by default the one in
             PMPGUARD_STORE, or where the index was built.
+        trusted_proxy: the address or network of a reverse proxy whose X-Forwarded-For is believed, so that
+            wrong tokens are counted for each of its clients.
     """
     take_store(store, index)
-    serve_folder(index, host, port, token, model, device, beside)
+    serve_folder(index, host, port, token, model, device, beside, trusted_proxy)
 
 
 def serve_folder(
@@ -50,6 +53,7 @@ def serve_folder(
     model: Path | None,
     device: str,
     beside: Path | None = None,
+    trusted_proxy: str | None = None,
 ) -> None:
     """Open the index and serve it, saying where."""
     token = token_or_environment(token)
@@ -68,7 +72,15 @@ def serve_folder(
     def announce(address: str) -> None:
         print(f"{description}\n{address}", flush=True)
 
-    serve_index(searcher, beside=other, host=host, port=port, token=token, announce=announce)
+    serve_index(
+        searcher,
+        beside=other,
+        host=host,
+        port=port,
+        token=token,
+        trusted_proxy=trusted_proxy,
+        announce=announce,
+    )
 
 
 def token_or_environment(token: str | None) -> str | None:

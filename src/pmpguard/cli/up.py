@@ -27,6 +27,7 @@ def up(
     format: str | None = None,
     columns: str | None = None,
     store: str | None = None,
+    trusted_proxy: str | None = None,
 ) -> None:
     """Embed a folder of images, index it and serve the search page, whose address is printed at the end.
 
@@ -49,8 +50,10 @@ def up(
         columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
         store: keep and search vectors in the PostgreSQL database postgresql://USER@HOST/DATABASE; by default
             the one in PMPGUARD_STORE, or where the index was built.
+        trusted_proxy: the address or network of a reverse proxy whose X-Forwarded-For is believed, so that
+            wrong tokens are counted for each of its clients.
     """
-    check_startup(host, port, token_or_environment(token))
+    check_startup(host, port, token_or_environment(token), trusted_proxy)
     place = index or usual_place(folder)
     take_store(store, place)
     change = bring_up_to_date(
@@ -67,4 +70,4 @@ def up(
     )
     if change is not None:
         tell(IndexChange(place, change).as_text())
-    serve_folder(place, host, port, token, None, device)
+    serve_folder(place, host, port, token, None, device, None, trusted_proxy)

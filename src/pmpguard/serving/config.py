@@ -28,7 +28,7 @@ class ServerConfig:
     upload_pixels: int = 50_000_000
     decode_seconds: float = 2.0  # of processor time, for one image
     wall_factor: float = 1.5  # times as long by the clock, on a busy machine
-    uploads: int = 8  # images received or decoded at the same time
+    uploads: int = 8  # images that have arrived and are not decoded yet
     waiting: int = 256  # queries, and as many images, waiting in line
     response_seconds: float = 30.0
     batch: int = 32

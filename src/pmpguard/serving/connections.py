@@ -112,23 +112,24 @@ def bounded_protocol(config: ServerConfig) -> Any:
             super().on_response_complete()
 
         @property
-        def waits_for_head(self) -> bool:
-            return self.cycle is None or self.cycle.response_complete
+        def waits_for_client(self) -> bool:
+            """For the head of a request, or to take in the last response, before which no other begins."""
+            return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
 
         @property
         def waiting_since(self) -> float | None:
-            return self.since if self.waits_for_head or self.cycle.more_body else None
+            return self.since if self.waits_for_client or self.cycle.more_body else None
 
         def abort(self) -> None:
             self.transport.abort()
 
         def end_if_silent(self) -> None:
-            """End a connection without a request, unless it still takes in the last response."""
+            """End a connection that does nothing: neither asks nor takes in what it asked for."""
             unsent = self.transport.get_write_buffer_size()
             taking = 0 < unsent != self.unsent
             self.unsent = unsent
             due = self.since + config.idle_seconds - self.loop.time()
-            if self.waits_for_head and due <= 0 and not taking:
+            if self.waits_for_client and due <= 0 and not taking:
                 self.abort()
                 return
             again = due if due > 0 else config.idle_seconds

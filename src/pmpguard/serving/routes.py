@@ -160,15 +160,17 @@ def index_routes(
         if content_type != "multipart/form-data":
             fix = "send application/json, or multipart/form-data with an image"
             raise RequestError(415, f"content type {content_type[:60]!a} is not read here", fix=fix)
-        with service.uploads.place():
-            async with request.form(max_files=1, max_fields=200) as form:
-                fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
-                files = [(name, value) for name, value in form.multi_items() if not isinstance(value, str)]
-                if any(name != "image" for name, _ in files):
-                    raise invalid("image", "must be the name of the file's field", "rename the field")
-                query = models.validated(models.SearchQuery, models.single_values(fields))
-                query.require_query(has_image=bool(files))
-                image = await service.uploads.decode(await files[0][1].read()) if files else None
+        image = None
+        async with request.form(max_files=1, max_fields=200) as form:
+            fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+            files = [(name, value) for name, value in form.multi_items() if not isinstance(value, str)]
+            if any(name != "image" for name, _ in files):
+                raise invalid("image", "must be the name of the file's field", "rename the field")
+            query = models.validated(models.SearchQuery, models.single_values(fields))
+            query.require_query(has_image=bool(files))
+            if files:
+                with service.uploads.place():  # not before all has arrived: the slow take no place
+                    image = await service.uploads.decode(await files[0][1].read())
         return found(query, await service.search(query, image))
 
     @guarded.get(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import signal
 import socket
@@ -29,6 +30,7 @@ def serve_index(
     port: int = 8000,
     token: str | None = None,
     config: ServerConfig = DEFAULTS,
+    trusted_proxy: str | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serve until SIGINT or SIGTERM; requests that are running then still get their responses.
@@ -37,19 +39,26 @@ def serve_index(
     """
     _check_system()
     _check_token(token)
+    _check_proxy(trusted_proxy)
     hosts = LOOPBACK if is_loopback(host) else None
     app = create_app(backend, beside=beside, token=token, hosts=hosts, config=config)
     with open_listener(host, port) as listener:
-        server = make_server(app, config)
+        server = make_server(app, config, trusted_proxy=trusted_proxy)
         announce(page_address(host, listener.getsockname()[1], token))
         with _stop_signals(server):
             server.run(sockets=[listener])
 
 
-def make_server(app: Application, config: ServerConfig = DEFAULTS, shutdown_seconds: int = 10) -> Any:
+def make_server(
+    app: Application,
+    config: ServerConfig = DEFAULTS,
+    shutdown_seconds: int = 10,
+    trusted_proxy: str | None = None,
+) -> Any:
     """A `uvicorn.Server` whose connections are bounded and whose log is not swelled by strangers.
 
-    Requests that are running when it is told to stop have `shutdown_seconds` to end.
+    Requests that are running when it is told to stop have `shutdown_seconds` to end. What `trusted_proxy`
+    forwards, and only that, counts as coming from the address in its header X-Forwarded-For.
     """
     uvicorn = require("uvicorn", "serve")
     server = uvicorn.Server(
@@ -62,24 +71,26 @@ def make_server(app: Application, config: ServerConfig = DEFAULTS, shutdown_seco
             log_level="warning",
             access_log=False,  # queries are nobody's business
             server_header=False,
-            proxy_headers=False,
+            proxy_headers=trusted_proxy is not None,
+            forwarded_allow_ips=trusted_proxy or "",
             timeout_keep_alive=int(config.idle_seconds) + 1,
             timeout_graceful_shutdown=shutdown_seconds,
         )
     )
-    for name in ("asyncio", "uvicorn.error", connections.__name__):
+    for name in ("asyncio", "uvicorn.error", connections.__name__, "pmpguard.serving.service"):
         logger = logging.getLogger(name)
         if not any(isinstance(one, connections.RepeatFilter) for one in logger.filters):
             logger.addFilter(connections.RepeatFilter())
     return server
 
 
-def check_startup(host: str, port: int, token: str | None) -> None:
+def check_startup(host: str, port: int, token: str | None, trusted_proxy: str | None = None) -> None:
     """Notice what would keep the server from starting, before time is spent on anything else."""
     _check_system()
     require("uvicorn", "serve")
     require_packages()
     _check_token(token)
+    _check_proxy(trusted_proxy)
     with open_listener(host, port):
         pass
 
@@ -96,6 +107,14 @@ def _check_system() -> None:
 def _check_token(token: str | None) -> None:
     if token is not None and (not token or not token.isascii() or not token.isprintable() or " " in token):
         raise ConfigError("a token is printable ASCII without blanks", fix="use letters and digits")
+
+
+def _check_proxy(address: str | None) -> None:
+    try:
+        ipaddress.ip_network(address or "::1")
+    except ValueError as error:
+        fix = "give its IP address, or a network such as 10.0.0.0/24"
+        raise ConfigError(f"trusted_proxy: {error}", fix=fix) from error
 
 
 def is_loopback(host: str) -> bool:

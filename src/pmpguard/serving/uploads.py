@@ -28,9 +28,9 @@ class UploadDecoder:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
-        """A place for one upload, from its first byte to the decoded image; when all are taken, refuse."""
+        """A place for an upload that has arrived, until it is decoded; when all are taken, refuse."""
         if not self._places:
-            raise busy("too many images are being uploaded")
+            raise busy("too many images are being decoded")
         self._places -= 1
         try:
             yield
@@ -56,6 +56,9 @@ class UploadDecoder:
             await end(worker)
             raise too_slow from None
         except (asyncio.IncompleteReadError, ConnectionError):
+            # It has died. Killed before it is waited for, it could not say of what.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(worker.wait(), 1.0)
             await end(worker)
             if worker.returncode == -signal.SIGPROF:
                 raise too_slow from None
@@ -98,6 +101,7 @@ async def exchange(worker: Process, data: bytes) -> Image.Image:
 
 
 async def end(worker: Process) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended by itself
-        worker.kill()
+    if worker.returncode is None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            worker.kill()
     await worker.wait()
