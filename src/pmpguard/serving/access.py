@@ -60,8 +60,9 @@ def require_token(
 ) -> Application:
     """Refuse whoever does not send the token; `is_open` says which paths need none.
 
-    A wrong one is refused after a second. While as many as `guesses` of an address wait for that, its further
-    tokens are not looked at, so that nobody tries more of them than that in a second.
+    A wrong one is refused after a second, and at once while as many as `guesses` of its address wait for
+    that. The right one is always let in: behind a proxy all clients have one address, and nobody shall lock
+    the others out. What keeps a token from being guessed is its length.
     """
     missing = RequestError(
         401, "this server asks for a token", fix="send the header 'Authorization: Bearer TOKEN'"
@@ -79,10 +80,10 @@ def require_token(
         address = address_group((scope.get("client") or ("",))[0])
         if not given:
             await send_error(send, missing)
-        elif waiting[address] >= guesses:
-            await send_error(send, too_many)
         elif bears(given, token):
             await application(scope, receive, send)
+        elif waiting[address] >= guesses:
+            await send_error(send, too_many)
         else:
             waiting[address] += 1
             try:
