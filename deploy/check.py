@@ -17,6 +17,7 @@ The compose file is read for what it refers to (volumes, services, variables, fi
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import os
 import re
 import shlex
@@ -29,14 +30,16 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
+IGNORED = FOLDER / "Dockerfile.dockerignore"
 PLACES = ("/opt/pmpguard", "/source", "/data")  # of the image; each becomes a folder below the temporary one
+FIRST_EMBEDDING_HOURS = 24  # that whoever waits for `pmpguard up` must have patience for
 VARIABLE = re.compile(r"\$\{(\w+)(:\?[^}]*)?\}")
 DIRECTIVES = {
     "Unit": {"Description", "Wants", "After"},
@@ -71,6 +74,19 @@ def steps(dockerfile: str) -> Iterator[tuple[str, str]]:
         if line.strip():
             name, _, value = line.strip().partition(" ")
             yield name.upper(), value.strip()
+
+
+def is_ignored(path: str, file: Path) -> bool:
+    """Whether a file of patterns keeps a path from Docker: the last one counts that names it or a parent."""
+    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    parts = PurePosixPath(path).parts
+    names = ["/".join(parts[: depth + 1]) for depth in range(len(parts))]
+    ignored = False
+    for line in filter(None, lines):
+        pattern = line.removeprefix("!").strip("/")
+        if any(fnmatch.fnmatch(name, pattern) for name in names):
+            ignored = not line.startswith("!")
+    return ignored
 
 
 class Image:
@@ -127,6 +143,7 @@ class Image:
         for source in sources:
             path, place = ROOT / source, self.folder / target
             require(path.exists(), f"COPY {source}: not in the repository")
+            require(not is_ignored(source, IGNORED), f"COPY {source}: {IGNORED.name} leaves it out")
             if path.is_dir():
                 shutil.copytree(path, place, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
             else:
@@ -215,7 +232,13 @@ def check_compose(text: str, given: Mapping[str, str]) -> None:
         for other, condition in service.get("depends_on", {}).items():
             require(other in services, f"{name} depends on {other}, which is no service")
             checked = "healthcheck" in services[other] or services[other].get("image") == "pmpguard"
-            require(checked or condition["condition"] != "service_healthy", f"{other}: no healthcheck")
+            waits = condition["condition"] == "service_healthy"
+            require(checked or not waits, f"{other}: no healthcheck")
+            if waits and "up" in services[other].get("command", [])[:1]:
+                patience = services[other].get("healthcheck", {}).get("start_period", "")
+                known = re.fullmatch(r"(\d+)h", patience)
+                enough = known is not None and int(known[1]) >= FIRST_EMBEDDING_HOURS
+                require(enough, f"{other}: {name} gives up after {patience or 'ten minutes'} of embedding")
         for port in service.get("ports", []):
             require(port.startswith("127.0.0.1:"), f"{name}: port {port} is open to everybody, without TLS")
         if build := service.get("build"):

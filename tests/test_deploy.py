@@ -45,6 +45,12 @@ def test_compose_and_its_variables(check):
         ("pgvector/pgvector:0.8.1-pg17", "pgvector/pgvector", "database: 'pgvector/pgvector'"),
         ("dockerfile: deploy/Dockerfile", "dockerfile: Dockerfile", "search: no "),
         ("${IMAGES:", "${PICTURES:", "example.env lacks"),
+        ("start_period: 48h", "start_period: 20m", "reader gives up after 20m"),
+        (
+            "    healthcheck:\n      start_period: 48h",
+            "    init: true #",
+            "reader gives up after ten minutes",
+        ),
     ]:
         assert right in text
         with pytest.raises(check.Failure, match=message):
@@ -91,6 +97,8 @@ def test_an_image_that_runs_as_root_or_cannot_be_watched_is_noticed(check, tmp_p
         image.do("FROM", "python")
     with pytest.raises(check.Failure, match="not in the repository"):
         image.do("COPY", "nothing ./")
+    with pytest.raises(check.Failure, match=r"CITATION.cff: Dockerfile.dockerignore leaves it out"):
+        image.do("COPY", "pyproject.toml CITATION.cff ./")
     with pytest.raises(check.Failure, match="exit code 3"):
         image.do("RUN", "exit 3")
 

@@ -89,6 +89,14 @@ def test_wrong_captions_are_found_better_than_by_what_is_usual_at_every_rate() -
                 assert ours[measure] > systems[name][measure], (rate, name, measure)
 
 
+def test_codecs_keep_retrieval_in_a_fifteenth_and_in_a_thirty_fifth_of_the_bytes() -> None:
+    found = rows_of(RESULTS / "search_codecs.json")[0]
+    assert found["images"] == 1093 and found["codecs"]
+    for most_bytes, within in ((3500, 0.2), (1500, 0.5)):
+        kept = [row for row in found["codecs"] if row["image_bytes"] <= most_bytes]
+        assert any(max(map(abs, row["within"].values())) <= within for row in kept), most_bytes
+
+
 def test_a_quick_audit_finds_wrong_captions_nearly_as_well_as_trained_judges() -> None:
     (found,) = rows_of(RESULTS / "audit_quick_rsicd.json")
     (judges,) = rows_of(RESULTS / "audit_detection_rsicd.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from pmpguard.cli.up import up
 from pmpguard.errors import ConfigError, MissingExtraError
 from pmpguard.models.config import RetrieverConfig
 from pmpguard.models.retriever import Retriever
+from pmpguard.search.index.changes import tune_index
+from pmpguard.search.index.version import IndexVersion
 from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 
@@ -37,10 +40,14 @@ def test_a_change_is_said_before_the_server_starts(made, tmp_path, monkeypatch, 
     shutil.copytree(made / "world" / "images", images)
     up(images, model=made / "model", device="cpu", progress=False)
     assert capsys.readouterr().err == ""
+    place = images / ".pmpguard" / "index"
+    tune_index(place, names=["4bit"])
     shutil.copyfile(next(iter(sorted(images.glob("*.png")))), images / "new.png")
     up(images, device="cpu", progress=False)
     assert "4 images (1 added)" in capsys.readouterr().err
-    assert served == [images / ".pmpguard" / "index"] * 2
+    with closing(IndexVersion.open_current(place)) as version:
+        assert version.description.codec_name == version.images.vectors.codec.spec.name == "4bit"
+    assert served == [place] * 2
 
 
 def test_what_would_keep_the_server_from_starting_is_noticed_before_anything_is_embedded(

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import torch
 from PIL import Image
 
 from pmpguard.errors import ConfigError, PmpguardError
-from pmpguard.geo.footprints import parse_time
+from pmpguard.geo.distance import distances
+from pmpguard.geo.footprints import Box, parse_time
 from pmpguard.models.explain import Explanation, WordEvidence
 from pmpguard.search.filters import ValueRange, allowed_spans, microseconds
 from pmpguard.search.query import NO_FILTERS, Condition, Filters, Query, SearchHit
-from pmpguard.search.query_checks import QueryError, UnknownIdError
+from pmpguard.search.query_checks import QueryError, UnknownIdError, checked_query
+from pmpguard.search.searcher import DISTANCE
 from pmpguard.synthetic.scenes import SyntheticScenes, synthetic_scenes
 
 SCRIPT = "<script>window.cracked = true</script><img src=x onerror='window.cracked = true'>"
@@ -95,6 +98,7 @@ class FakeSearcher:
     def _search(self, query: Query, k: int, filters: Filters) -> list[SearchHit]:
         if query.text == "!!!":
             raise QueryError("the text has no words: '!!!'", fix="say what to look for")
+        checked_query(query, filters)
         if unknown := set(filters.columns) - set(self.columns):
             raise ConfigError(f"no metadata column {min(unknown)!r}", fix="columns here: class")
         words = set((query.text or "").lower().split())
@@ -112,11 +116,17 @@ class FakeSearcher:
                 continue
             if filters.stop is not None and str(values["time"]) > filters.stop + "~":
                 continue
+            away = None if filters.near is None else self._distance(values, filters.near)
+            if away is not None and filters.radius is not None and away > filters.radius:
+                continue
             score = len(words & set(self.captions[place].lower().split())) / max(1, len(words))
             if colour is not None:
                 own = torch.tensor(self.images[place].resize((1, 1)).getpixel((0, 0)))
                 score += 1 - float((own - colour).abs().float().mean()) / 128
-            hits.append(self._hit(place, score - place / 10_000, query))
+            if away is not None and not query.has_content:
+                score = -away
+            hit = self._hit(place, score - place / 10_000, query)
+            hits.append(hit if away is None else replace(hit, metadata={**hit.metadata, DISTANCE: away}))
         return sorted(hits, key=lambda hit: -hit.score)[:k]
 
     @staticmethod
@@ -128,6 +138,11 @@ class FakeSearcher:
         if condition.comparison in ("<=", ">"):
             return (number > limit) == (condition.comparison == ">")
         return number < limit if condition.comparison == "<" else number >= limit
+
+    @staticmethod
+    def _distance(values: Mapping[str, object], place: Box) -> float:
+        sides = [[float(str(values[name]))] for name in ("west", "south", "east", "north")]
+        return float(distances(place, *sides)[0])
 
     @staticmethod
     def _inside(values: Mapping[str, object], box: tuple[float, float, float, float]) -> bool:

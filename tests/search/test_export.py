@@ -120,6 +120,17 @@ def test_collection_item_and_footer_hold_to_the_extensions_tables(placed, small_
             jsonschema.validate(wrong, schema)
 
 
+def test_vectors_that_a_codec_kept_as_int8_are_said_to_be(placed, tmp_path):
+    build_index(tmp_path / "coded", placed / "vectors", codec="4bit")
+    wanted = {"method": "scalar", "original_dtype": "float32", "quantized_dtype": "int8"}
+    for source in (tmp_path / "coded", tmp_path / "coded/segments/000001"):
+        export_embeddings(source, tmp_path / "out")
+        item = json.loads((tmp_path / "out" / "item.json").read_text())
+        footer = json.loads(pq.read_schema(tmp_path / "out" / FILE).metadata[b"emb"])
+        jsonschema.validate(item, EMB_ITEM)
+        assert item["properties"]["emb:quantization"] == footer["emb:quantization"] == wanted
+
+
 def test_images_inside_parquet_files_are_named_by_file_and_row(small_search, tmp_path):
     """As Hugging Face stores them; what is named is the image that was found."""
     files = sorted(only_images(small_search.world, tmp_path / "images", 6).iterdir())

@@ -56,6 +56,7 @@ def test_a_hit_opens_large_and_its_words_light_by_pointing_and_by_choosing(page,
     x, y = brightest(page, "#viewer canvas")
     assert (int(4 * x), int(4 * y)) == (column, row)
     assert "water" in page.inner_text("#viewer .hint")
+    assert "Bars and light are relative" in page.inner_text("#viewer .relative")
     frame, heat = (page.locator(f"#viewer .frame {part}").bounding_box() for part in ("img", "canvas"))
     assert all(abs(frame[side] - heat[side]) < 1.5 for side in frame)
     page.click("#viewer .word >> nth=0")
@@ -316,6 +317,40 @@ def test_more_like_one_but_with_words(page, address, searcher):
     assert searcher.asked[-1][0][0].text_weight == 0.9
 
 
+def test_near_a_place_is_a_filter_and_enough_to_ask_for(page, address, searcher):
+    page.goto(address)
+    page.click("#filters-toggle")
+    page.fill("#filters input[name=near]", "8.0; 46.2")
+    page.click("#filters button[type=submit]")
+    assert page.evaluate("!document.querySelector('#filters').checkValidity()"), "no two numbers"
+    page.fill("#filters input[name=near]", "8.0, 46.2")
+    page.click("#filters button[type=submit]")
+    page.wait_for_url("**/?near=8.0%2C+46.2")
+    page.wait_for_selector(".card")
+    query, filters = searcher.asked[-1][0][0], searcher.asked[-1][3]
+    assert filters.near == (8.0, 46.2, 8.0, 46.2) and filters.radius is None and not query.has_content
+    away = [float(text.split(" km")[0]) for text in page.locator(".card .score").all_inner_texts()]
+    assert away == sorted(away) and away[0] == 0.0 < away[-1] and page.is_hidden("#words")
+    page.fill("#filters input[name=radius]", "60")
+    page.click("#filters button[type=submit]")
+    page.wait_for_url("**/?near=8.0%2C+46.2&radius=60")
+    page.fill("#text", "white tanks")
+    page.press("#text", "Enter")
+    page.wait_for_url("**/?text=white+tanks&near=8.0%2C+46.2&radius=60")
+    page.wait_for_selector("#words .word")
+    assert searcher.asked[-1][3].radius == 60 and 0 < len(ids(page)) < 12
+    page.fill("#filters input[name=radius]", "")
+    page.click("#filters button[type=submit]")
+    assert page.evaluate("!document.querySelector('#filters').checkValidity()"), "words, but not how near"
+    page.reload()
+    page.wait_for_selector(".card")
+    page.keyboard.press("f")
+    assert page.input_value("#filters input[name=near]") == "8.0, 46.2"
+    assert page.inner_text("#filters-count") == "1"
+    page.click("#filters-clear")
+    until(page, "document.querySelectorAll('.card').length === 20")
+
+
 def test_areas_and_times_are_offered_before_anything_was_found(page, address):
     page.goto(address)
     page.click("#filters-toggle")
@@ -340,7 +375,8 @@ def test_with_the_model_that_comes_along_the_page_says_how_a_larger_one_is_used(
             page.goto(address)
             until(page, "document.querySelector('#welcome-model').textContent.includes('--model')")
             assert "6 images, index" in page.locator("#help-index").text_content()
-            assert "needs no training" in page.locator("#help-index").text_content()
+            told = page.locator("#help-index").text_content()
+            assert "may search better and needs no training" in told and "--model hub:ORG/NAME" in told
 
 
 class WithoutCaptions(FakeSearcher):

@@ -108,7 +108,8 @@ def search(
     """Find images or captions by a text, an image, or both, or what is nearest to a place.
 
     Args:
-        index: the folder of the index; or a folder of images, whose index is made at the first search.
+        index: the folder of the index; or a folder of images, whose index is made at the first search
+            and used as it is from then on; `pmpguard up` brings it up to date.
         text: what to look for; may be left out to search by --image alone.
         k: how many hits to show.
         image: an image to look for.

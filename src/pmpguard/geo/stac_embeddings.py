@@ -6,7 +6,6 @@ The collection says what the vectors are and which model made them of which imag
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ class EmbeddingFacts:
     chip: tuple[int, int] | None
     box: Box | None
     times: tuple[datetime.datetime, datetime.datetime] | None
+    is_coded: bool  # whether the vectors were kept as int8
 
     def fields(self) -> dict[str, Any]:
         """The extension's fields of a collection; the footer of the file holds them too."""
@@ -52,10 +52,13 @@ class EmbeddingFacts:
     def footer(self) -> dict[str, Any]:
         """What stands in the parquet file under `emb`."""
         names = {"emb:model": self.model_name, "emb:source-data": self.source}
-        return {**self.fields(), **names, "emb:quantization": QUANTIZATION}
+        return {**self.fields(), **names, "emb:quantization": self.quantization()}
 
-
-QUANTIZATION: Mapping[str, str] = {"method": "none", "original_dtype": "float32"}
+    def quantization(self) -> dict[str, str]:
+        """What the numbers went through; those in the file are float32 all the same."""
+        if self.is_coded:
+            return {"method": "scalar", "original_dtype": "float32", "quantized_dtype": "int8"}
+        return {"method": "none", "original_dtype": "float32"}
 
 
 def write_embedding_collection(folder: Path, file: str, facts: EmbeddingFacts) -> None:
@@ -89,7 +92,7 @@ def write_embedding_collection(folder: Path, file: str, facts: EmbeddingFacts) -
             "created": f"{now.isoformat().replace('+00:00', 'Z')}",
             "pmpguard:time_known": facts.times is not None,
             "pmpguard:place_known": facts.box is not None,
-            "emb:quantization": dict(QUANTIZATION),
+            "emb:quantization": facts.quantization(),
             "emb:fit_for_use": facts.fields()["emb:fit_for_use"],
         },
         assets={ASSET: pystac.Asset(f"./{file}", media_type=_MEDIA_TYPE, roles=["data"])},

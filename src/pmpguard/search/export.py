@@ -56,15 +56,16 @@ def export_embeddings(source: Path, out: Path) -> ExportReport:
         raise DataError(f"{out}: exists and is no export", fix="choose a new folder")
     if (source / SETTINGS).is_file():
         settings = EmbeddingSettings.read(source)
-        metadata, vectors = open_metadata(source, "image"), open_vectors(source, "image").all_pooled()
+        metadata, stored = open_metadata(source, "image"), open_vectors(source, "image")
         model, name, roots = Path(settings.model_path), settings.model.name, [settings.root]
-        rows = np.arange(len(vectors))
+        rows = np.arange(len(stored))
     else:
         version = IndexVersion.open_current(source)
-        metadata, vectors = version.images.metadata, version.images.vectors.all_pooled()
+        metadata, stored = version.images.metadata, version.images.vectors
         model, name = version.model_folder, version.description.model.name
         roots = [segment.root for segment in version.description.segments]
         rows = np.array(version.images.live_rows(), np.int64)
+    vectors = stored.all_pooled()
     columns = FilterColumns(metadata.take(pa.array(rows)))
     bounds = np.stack(columns.bounds, 1)  # (N, 4)
     known = ~np.isnan(bounds).any(1)
@@ -78,6 +79,7 @@ def export_embeddings(source: Path, out: Path) -> ExportReport:
         chip=_chip(columns),
         box=box_around((float(w), float(s), float(e), float(n)) for w, s, e, n in bounds[known]),
         times=_times(columns.times),
+        is_coded=stored.codec is not None,
     )
     with atomic_directory(out) as folder:
         write_geoparquet(

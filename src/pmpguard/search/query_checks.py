@@ -38,7 +38,7 @@ def checked_query(query: Query, filters: Filters = NO_FILTERS) -> Query:
     if text is None and query.image is None and filters.near is None:
         raise QueryError("the query is empty", fix="give a text, an image, or both")
     if (text is not None or query.image is not None) and filters.near is not None and filters.radius is None:
-        fix = "say how many kilometres around it (--radius), or ask for the place alone"
+        fix = "say how many kilometres around it as its radius, or ask for the place alone"
         raise QueryError("words or an image near a place, but not how near", fix=fix)
     if not 0 <= query.text_weight <= 1:
         raise QueryError(f"text weight is {query.text_weight}", fix="give a number from 0 to 1")

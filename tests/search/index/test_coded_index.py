@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from helpers.search_examples import embed, files_of, killed_at, only_images
 from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.files import read_json
 from pmpguard.models.retriever import Retriever
-from pmpguard.search.codec import CodecSpec
+from pmpguard.search.codec import CodecSpec, FragmentCodec
 from pmpguard.search.index.changes import (
     add_to_index,
     build_index,
@@ -26,7 +27,8 @@ from pmpguard.search.index.coded_files import code_pooled, decode_pooled, read_c
 from pmpguard.search.index.coding import fit_codecs, sample_fragments
 from pmpguard.search.index.embedding_files import read_partitions
 from pmpguard.search.index.stored_vectors import open_vectors
-from pmpguard.search.index.version import IndexVersion, current_version
+from pmpguard.search.index.tuning import choose_codec
+from pmpguard.search.index.version import KINDS, IndexVersion, current_version
 from pmpguard.search.query import Query, SearchHit
 from pmpguard.search.searcher import Searcher
 
@@ -133,6 +135,31 @@ def test_images_without_captions_measure_codecs_by_their_own_regions(small_searc
     assert choice.queries == "images" and choice.query_count == choice.images == 30
     by_name = {row.codec: row.agreement for row in choice.table}
     assert by_name["int8"] > 0.9 > by_name["2bit-8d-9r"]
+
+
+def test_a_model_that_ranks_by_pooled_vectors_is_asked_by_its_fragments_too(small_search, tmp_path):
+    vectors = {kind: open_vectors(small_search.embedding, kind) for kind in KINDS}
+    rows = {kind: np.arange(len(stored)) for kind, stored in vectors.items()}
+    model, found = Retriever.load(small_search.model), {}
+    for ranking in ("pooled", "pooled+awareness"):
+        model.config = replace(model.config, ranking=ranking)
+        found[ranking] = choose_codec(model, vectors, rows, names=["int8", "2bit-8d-9r"])[0]
+    assert found["pooled"] == found["pooled+awareness"]
+    assert found["pooled"].table[1].agreement > 0.9 > found["pooled"].table[2].agreement
+
+
+def test_only_the_shortlist_is_decoded(coded, monkeypatch):
+    decoded = []
+    decode = FragmentCodec.decode
+
+    def counted(self: FragmentCodec, records: np.ndarray) -> object:
+        decoded.append(len(records))
+        return decode(self, records)
+
+    searcher = Searcher.open(coded)
+    monkeypatch.setattr(FragmentCodec, "decode", counted)
+    assert len(searcher.search(TEXT, 5, shortlist=7)) == 5
+    assert 5 <= sum(decoded) <= 7 < searcher.count
 
 
 def test_images_are_added_by_the_codec_of_the_index(small_search, tmp_path):

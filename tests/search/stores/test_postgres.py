@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -280,6 +281,17 @@ def test_tables_that_no_version_uses_are_dropped(index, small_search, postgres):
     build_index(index, small_search.embedding, backend="exact")
     assert postgres.run(f"SELECT to_regclass('pmpguard.{old}')", DATABASE) == [(None,)]
     assert postgres.run(listed, DATABASE) == [(0,)]
+
+
+def test_tables_in_a_database_that_is_named_no_more_are_kept_and_told(
+    index, small_search, postgres, monkeypatch, caplog
+):
+    old = saved(index)["collection"]
+    monkeypatch.setenv("PMPGUARD_STORE", postgres.new_database("moved"))
+    for _ in range(2):
+        build_index(index, small_search.embedding, backend="exact")
+    assert re.search(rf"pmpguard\.{old} in PostgreSQL database {DATABASE} at ", caplog.text)
+    assert postgres.run(f"SELECT to_regclass('pmpguard.{old}')", DATABASE) != [(None,)]
 
 
 def test_what_a_killed_build_left_is_dropped_by_the_next_writer(small_search, postgres, tmp_path):

@@ -1,9 +1,10 @@
 """Choosing the smallest codec that still answers as float16 does, measured on an index's own queries.
 
 A query is asked as a search asks it: the nearest images by pooled vectors, of all images, then the best ten
-of those by the model's own score. *Agreement* is the share of the ten best by float16 that are among the ten
-best by the codec, on average over the queries. Queries are captions of the index; where it has none, images
-take their place: some regions of an image stand for the words of a caption, and it does not count itself.
+of those by the model's own score; where that reads no fragments, they count beside it. *Agreement* is the
+share of the ten best by float16 that are among the ten best by the codec, on average over the queries.
+Queries are captions of the index; where it has none, images take their place: some regions of an image stand
+for the words of a caption, and it does not count itself.
 
 Half of the queries choose and the other half measure, so that the agreement on record is not the one that was
 selected for. A codec is chosen when the 95 % lower confidence bound of its agreement in the first half
@@ -24,6 +25,7 @@ from torch.nn.functional import normalize
 from tqdm import tqdm
 
 from pmpguard.errors import ConfigError, DataError
+from pmpguard.models.config import Ranking
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.search.codec import CodecSpec
@@ -158,6 +160,7 @@ def _measured(
     coded = torch.from_numpy(decode_pooled(code_pooled(pooled)))
     near = {True: _nearest(queries, coded, own), False: _nearest(queries, pooled, own)}  # (Q, K) of S each
     wanted = np.unique(torch.cat(list(near.values()), 1).numpy())  # (U,) of S
+    ranking: Ranking | None = "pooled+awareness" if is_blind(model) else None
     scores = {name: torch.empty(len(queries), len(wanted)) for name in (UNCODED, *codecs)}
     title = "measuring codecs"
     bar = tqdm(total=len(wanted) * len(scores), desc=title, unit=" images", disable=not progress)
@@ -166,7 +169,8 @@ def _measured(
         span = slice(start, start + len(items))
         for name in scores:
             shown = items if name == UNCODED else _through(items, codecs[name])
-            scores[name][:, span] = model.score(queries.to(model.device), shown.to(model.device)).cpu()
+            some = model.score(queries.to(model.device), shown.to(model.device), ranking)
+            scores[name][:, span] = some.cpu()
             bar.update(len(items))
     bar.close()
     best = {name: _best(found, wanted, near[name != UNCODED]) for name, found in scores.items()}
@@ -186,6 +190,11 @@ def _measured(
             )
         )
     return sorted(table, key=lambda row: -row.image_bytes), len(queries), len(searched)
+
+
+def is_blind(model: Retriever) -> bool:
+    """Whether the model's own score would find all codecs of fragments alike, though words are explained."""
+    return model.config.ranking == "pooled" and model.reads_texts
 
 
 def _queries(

@@ -212,7 +212,7 @@ def _drop_unused(index: Path, saved: Saved) -> None:
             drop_saved(store, gone)
         except PmpguardError as error:
             names = ", ".join(value["collection"] for value in gone)
-            logger.warning("%s keep(s) unused data: %s: %s", store, names, error.message)
+            logger.warning("%s may keep unused data: %s: %s", store, names, error.message)
 
 
 def _discard_unread(version: Path) -> bool:

@@ -308,8 +308,20 @@ class PostgresIndex:
 
 
 def drop_tables(saved: Sequence[Mapping[str, Any]]) -> None:
-    """Delete the tables of what was saved in files that no version uses any more."""
+    """Delete the tables of what was saved in files that no version uses any more.
+
+    Only in the database that is named, if one is: a copy of an index with a database of its own must not take
+    away what the original searches. Tables that may still be where they were recorded are named.
+    """
+    left = []
     for stored in saved:
-        address = given_address() or stored["address"]
+        address, table = given_address() or stored["address"], Table(stored["collection"])
         with connect(address) as connection, named_errors(address), connection.transaction():
-            Table(stored["collection"]).drop(connection)
+            if without_secrets(address) != stored["address"] and table.state(connection) is None:
+                left.append(f"{table.text} in {shown(stored['address'])}")
+            table.drop(connection)
+    if left:
+        raise PmpguardError(
+            f"not deleted, for {VARIABLE} or --store names another database: {', '.join(left)}",
+            fix="drop what no copy of the index searches",
+        )

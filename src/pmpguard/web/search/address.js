@@ -1,6 +1,6 @@
 // The query lives in the address of the page, under the names GET /search uses, so that it can be shared.
 
-const SINGLE = ["text", "like", "kind", "k", "text_weight", "box", "start", "stop"];
+const SINGLE = ["text", "like", "kind", "k", "text_weight", "box", "near", "radius", "start", "stop"];
 
 const SHOWN = ["hit", "from", "compare"]; // what is open, of which index, and whether both are shown
 
@@ -35,7 +35,7 @@ export function addressOf(query) {
   return written ? `/?${written}` : "/";
 }
 
-export const isEmpty = (query) => query.text === "" && query.like === "" && query.image === null;
+export const isEmpty = (query) => query.text === "" && query.like === "" && query.image === null && query.near === "";
 
 export const filterCount = (query) =>
-  query.where.length + (query.box !== "") + (query.start !== "" || query.stop !== "") + (query.kind === "caption");
+  query.where.length + (query.box !== "") + (query.near !== "") + (query.start !== "" || query.stop !== "") + (query.kind === "caption");

@@ -69,6 +69,7 @@ export class Column {
   #card(hit, place, other) {
     const image = make("img", { alt: "", loading: "lazy", decoding: "async" });
     if (hit.image_id !== null) showImage(image, this.base, hit.image_id, 320);
+    const away = hit.metadata?.distance_km;
     const elsewhere = other === null || other.error !== null ? null : other.placeOf(hit.id);
     const there = elsewhere === null ? "" : elsewhere < 0 ? "not in the other index's results" : `place ${elsewhere + 1} in the other index`;
     const button = make(
@@ -81,7 +82,9 @@ export class Column {
         hit.probability === null ? null : bar(hit.probability),
         make("span", { title: "probability that it matches" }, hit.probability === null ? "" : percent(hit.probability)),
         elsewhere === null ? null : make("span", { class: elsewhere < 0 ? "there alone" : "there", title: there }, `⇄ ${elsewhere < 0 ? "–" : elsewhere + 1}`),
-        make("span", { class: "quiet score", title: "score: it orders the results and has no scale of its own" }, hit.score === null ? "" : hit.score.toFixed(2)),
+        away === undefined
+          ? make("span", { class: "quiet score", title: "score: it orders the results and has no scale of its own" }, hit.score === null ? "" : hit.score.toFixed(2))
+          : make("span", { class: "quiet score", title: "distance from the place that was asked for" }, `${away.toFixed(away < 10 ? 1 : 0)} km`),
       ),
       make("span", { class: "caption", dir: "auto" }, ...(hit.caption === null ? pathParts(hit.id) : [hit.caption])),
     );

@@ -4,7 +4,8 @@ import { byId, make } from "../shared/dom.js";
 
 const MOST_PILLS = 12;
 const CONDITION = /^\s*([^=<>]*[^=<>\s])\s*(<=|>=|=|<|>)\s*([^]*)$/;
-const NOTHING = { kind: "", k: "", where: [], box: "", start: "", stop: "" };
+const NOTHING = { kind: "", k: "", where: [], box: "", near: "", radius: "", start: "", stop: "" };
+const PLACE = /^\s*-?\d+(\.\d+)?(\s*,\s*-?\d+(\.\d+)?){1,3}\s*$/;
 
 /**
  * Build the form from what /info says and fill it from `query`; `onApply(changes)` gets the fields to change.
@@ -20,6 +21,8 @@ export function showFilters({ columns, captions, limits, ranges, has_places, has
     const limit = place % 2 ? 90 : 180;
     return make("input", { type: "number", name, step: "any", min: -limit, max: limit, placeholder: name, value: box[place] ?? "", "aria-label": `${name}, degrees` });
   });
+  const near = make("input", { type: "text", name: "near", value: query.near, placeholder: "longitude, latitude", title: "a point, or west, south, east, north", "aria-label": "near, longitude and latitude in degrees" });
+  const radius = make("input", { type: "number", name: "radius", step: "any", min: 0, value: query.radius, placeholder: "km", "aria-label": "kilometres around it" });
   const times = ["start", "stop"].map((name) =>
     make("input", { type: "date", name, value: query[name].slice(0, 10), "aria-label": name === "start" ? "from" : "until" }),
   );
@@ -35,6 +38,7 @@ export function showFilters({ columns, captions, limits, ranges, has_places, has
     ...spans.map(({ name, inputs }) => group(name, between(inputs))),
     rest.length > 0 ? group("Other conditions", others) : "",
     has_places || query.box !== "" ? group("Area, degrees", make("div", { class: "degrees" }, ...degrees)) : "",
+    has_places || query.near !== "" ? group("Near, kilometres", make("div", { class: "between" }, near, make("span", {}, "within"), radius)) : "",
     has_times || query.start + query.stop !== "" ? group("Time", between(times)) : "",
     make(
       "div",
@@ -49,12 +53,19 @@ export function showFilters({ columns, captions, limits, ranges, has_places, has
     const given = degrees.filter((input) => input.value !== "");
     const reversed = [...spans.map((span) => span.inputs), times].find(([least, greatest]) => isReversed(least, greatest));
     if (given.length > 0 && given.length < 4) return complain(degrees.find((input) => input.value === ""), "An area needs all four sides");
+    const place = near.value.trim();
+    const isAlone = query.text === "" && query.like === "" && query.image === null;
+    if (place !== "" && !PLACE.test(place)) return complain(near, "Write longitude, latitude in degrees, such as 7.45, 46.95");
+    if (place === "" && radius.value !== "") return complain(near, "Kilometres around which place?");
+    if (place !== "" && radius.value === "" && !isAlone) return complain(radius, "Within how many kilometres?");
     if (reversed !== undefined) return complain(reversed[1], "The end comes before the beginning");
     onApply({
       kind: kind.value,
       k: k.value,
       where: [...[...form.querySelectorAll("[data-column]")].flatMap(chosen), ...spans.flatMap(limitsOf), ...written(others)],
       box: given.length === 4 ? degrees.map((input) => input.value).join(",") : "",
+      near: place,
+      radius: radius.value,
       start: times[0].value,
       stop: times[1].value,
     });

@@ -88,7 +88,7 @@ async function loadInfo() {
   const { about } = first;
   const others = about.beside === null ? "" : ` Beside it: ${beside.about.name}, ${beside.about.count.toLocaleString()} images, model ${beside.about.model}.`;
   const captions = about.captions === 0 ? "" : ` and ${several(about.captions, "caption")}`;
-  const larger = about.model.startsWith("default: ") ? "A larger model, such as a CLIP, searches better and needs no training: pmpguard up FOLDER --model FOLDER-OF-A-CLIP --index ANOTHER." : "";
+  const larger = about.model.startsWith("default: ") ? "A larger model, such as a CLIP tuned on remote sensing (RemoteCLIP, GeoRSCLIP), may search better and needs no training: pmpguard up FOLDER --model FOLDER-OF-A-CLIP --index ANOTHER, or --model hub:ORG/NAME." : "";
   byId("help-index").textContent = `${several(about.count, "image")}${captions}, index version ${about.version}, model ${about.model}.${others} ${larger}`;
   byId("welcome-model").textContent = larger;
   byId("text").disabled = !about.reads_texts;

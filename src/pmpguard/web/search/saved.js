@@ -64,7 +64,7 @@ export function prepareSaved(current, onChoose) {
 }
 
 function describe(query) {
-  const parts = [query.text, query.like && `like ${query.like}`, ...query.where, query.box && `in ${query.box}`, (query.start || query.stop) && `${query.start || "…"} to ${query.stop || "…"}`];
+  const parts = [query.text, query.like && `like ${query.like}`, ...query.where, query.box && `in ${query.box}`, query.near && `near ${query.near}${query.radius && ` within ${query.radius} km`}`, (query.start || query.stop) && `${query.start || "…"} to ${query.stop || "…"}`];
   return parts.filter(Boolean).join(" · ");
 }
 
