@@ -206,12 +206,8 @@ def corrupt_dataset(table: PairTable, noise: NoiseConfig, seed: int) -> Corrupti
 
 def noise_fingerprint(corruption: Corruption, oracle: bool) -> str:
     """Identifies what a run trains on; two noise files never share it, nor do a run and its oracle."""
-    return fingerprint(
-        [
-            corruption.requested_rate, corruption.level, corruption.seed, corruption.mode, corruption.split,
-            corruption.table.fingerprint, oracle,
-        ]
-    )  # fmt: skip
+    drawn = corruption.requested_rate, corruption.level, corruption.seed, corruption.mode, corruption.split
+    return fingerprint([*drawn, corruption.table.fingerprint, oracle])
 
 
 def run_experiment(
