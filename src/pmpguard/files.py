@@ -211,7 +211,7 @@ def new_directory(target: Path) -> Iterator[Path]:
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise DataError(f"{target}: exists already", fix="choose a new folder or empty this one")
-    with _temporary_directory(target) as temporary:
+    with temporary_directory(target) as temporary:
         yield temporary
         _sync_tree(temporary)
         _put_in_place(temporary, target)
@@ -229,7 +229,7 @@ def _put_in_place(temporary: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _temporary_directory(target: Path) -> Iterator[Path]:
+def temporary_directory(target: Path) -> Iterator[Path]:
     """A locked directory beside `target`, gone at the end unless it was renamed; leftovers go first."""
     make_folder(target.parent)
     remove_leftovers(target.parent)
@@ -263,7 +263,7 @@ def atomic_directory(target: Path, hash_files: HashFiles | None = None) -> Itera
     recover_directory(target)
     if target.exists() and not (target / MANIFEST).is_file() and (target.is_file() or any(target.iterdir())):
         raise DataError(f"{target}: exists, and holds something else", fix="choose a new folder or empty it")
-    with _temporary_directory(target) as temporary:
+    with temporary_directory(target) as temporary:
         yield temporary
         write_manifest(temporary, hash_files)
         _sync_tree(temporary)

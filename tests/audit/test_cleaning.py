@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import json
 import math
+import weakref
 
 import pytest
 
 from pmpguard.audit.cleaning import Decision, clean_pairs, read_decisions, write_difference
-from pmpguard.audit.rows import AuditRow, Proposal
+from pmpguard.audit.issues import iter_issues, read_issues, write_issues
+from pmpguard.audit.rows import AuditRow, Proposal, WordVerdict
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 
@@ -52,6 +54,36 @@ def test_rematch_takes_good_proposals_only():
     assert generous.table.captions[2] == "a hill"
     with pytest.raises(ConfigError, match="not between 0 and 1"):
         clean_pairs(table(), rows(), "rematch", min_probability=50)
+
+
+@pytest.mark.parametrize("policy", ["drop", "rematch", "weight"])
+def test_rows_are_read_one_by_one_and_few_are_held(policy, tmp_path, monkeypatch):
+    monkeypatch.setattr("pmpguard.audit.issues.ROWS_AT_ONCE", 5)
+    words = (WordVerdict(0, 1, 0.5, False, (0.5,) * 9),)
+    flagged = {3, 40}
+    judged = [
+        AuditRow(f"p{n}", f"{n}.png", f"pond {n}", "train", "", 0.1 if n in flagged else 0.9, n in flagged,
+                 n + 1, {"similarity": 1.0}, words, (3, 3), (Proposal(f"lake {n}", 0.8, "p0", words),))
+        for n in range(50)
+    ]  # fmt: skip
+    columns = {name: [getattr(row, name) for row in judged] for name in ("pair_id", "image", "caption")}
+    write_issues(tmp_path / "issues.parquet", judged)
+    alive, most = weakref.WeakSet(), 0
+
+    def one_by_one():
+        nonlocal most
+        for row in iter_issues(tmp_path / "issues.parquet", brief=True):
+            assert not row.words and not row.evidence
+            alive.add(row)
+            most = max(most, len(alive))
+            yield row
+
+    monkeypatch.setattr(AuditRow, "__hash__", object.__hash__)
+    pairs, decisions = PairTable.from_columns(columns), {"p7": Decision("accept")}
+    found = clean_pairs(pairs, one_by_one(), policy, decisions)
+    whole = clean_pairs(pairs, read_issues(tmp_path / "issues.parquet"), policy, decisions)
+    assert found.changes == whole.changes and found.table.arrow.equals(whole.table.arrow)
+    assert most <= 5  # the flagged ones, the one decided on, the one at hand and the one before it
 
 
 def test_an_unknown_policy_is_refused():

@@ -31,6 +31,7 @@ from pmpguard.models.config import preset
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 from pmpguard.synthetic.scenes import synthetic_scenes, write_world
+from pmpguard.training import kept_vectors
 
 
 def encoded(count, fragments, dim=5, seed=0, masked=False):
@@ -64,6 +65,9 @@ def test_words_on_regions_against_loops():
         by_caption = (every[c, i] - every[c].mean()) / every[c].std()
         by_image = (every[c, i] - every[:, i].mean()) / every[:, i].std()
         assert found[place].item() == pytest.approx((by_caption + by_image) / np.sqrt(2), rel=1e-3)
+    halves = (items.to(dtype=torch.float16) for items in (captions, images))  # as large sets are kept
+    kept = word_region_measure(*halves, references=100)(*asked, asked[0])
+    torch.testing.assert_close(kept, found, rtol=0, atol=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +149,7 @@ def test_unknown_words_are_counted():
     assert unknown_words(model, ["a red roof", "one blue roof"]) == pytest.approx(2 / 6)
 
 
-def test_every_pair_gets_the_vectors_of_its_own_caption_and_image(tmp_path):
+def test_every_pair_gets_the_vectors_of_its_own_caption_and_image(tmp_path, monkeypatch):
     table = write_world(synthetic_scenes(12, size=32), tmp_path / "world")
     table = table.with_column("caption", [table.captions[7], *table.captions[1:]])  # one caption, two images
     torch.manual_seed(0)
@@ -161,6 +165,11 @@ def test_every_pair_gets_the_vectors_of_its_own_caption_and_image(tmp_path):
     torch.testing.assert_close(part.images[part.image_of], images, rtol=0, atol=1e-5)
     assert [part.texts[code] for code in part.text_of.tolist()] == [table.captions[row] for row in rows]
     assert torch.pdist(part.captions).min() > 1e-3 and torch.pdist(part.images).min() > 1e-3  # told apart
+    monkeypatch.setenv("PMPGUARD_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(kept_vectors, "MAX_BYTES", 0)
+    mapped = judged_by_model(model, table, rows, pixels)
+    assert torch.equal(mapped.image_words.regions, part.image_words.regions)  # float16, either way
+    torch.testing.assert_close(mapped.captions, part.captions, rtol=0, atol=1e-3)
 
 
 def test_captions_and_images_of_a_part_are_known_by_their_numbers_in_the_table():

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from helpers.killed_child import kill_one_child
-from helpers.search_examples import make_world
+from helpers.search_examples import make_world, save_model
+from PIL import Image
 
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.images.sources import open_images
@@ -49,3 +52,18 @@ def test_features_in_parts_are_those_of_one_process(split_and_model, monkeypatch
     for parts, whole in zip(found, split.pooled_features(retriever), strict=True):
         assert torch.equal(parts, whole)
     assert not (tmp_path / "scratch").exists()
+
+
+def test_images_that_are_not_square_are_framed_as_the_model_says(tmp_path):
+    drawn = np.random.default_rng(0).integers(0, 255, (6, 20, 60, 3), np.uint8)
+    (tmp_path / "pairs.csv").write_text("image,caption\n" + "".join(f"{i}.png,pond {i}\n" for i in range(6)))
+    for number, pixels in enumerate(drawn):
+        Image.fromarray(pixels).save(tmp_path / f"{number}.png")
+    retriever = Retriever.load(save_model(tmp_path / "model", ["pond"], fit="crop")).eval()
+    table = read_pairs(tmp_path / "pairs.csv")
+    images = open_images(table, 64, torch.device("cpu"), framing=retriever.framing)
+    squashed = open_images(table, 64, torch.device("cpu"))
+    split = Split.open(table, images, retriever, batch=4)
+    found = encode_parts.pooled_features_in_parts(split, retriever, ALONE)[1]
+    assert torch.equal(found, split.pooled_features(retriever)[1])
+    assert not torch.equal(found, replace(split, images=squashed).pooled_features(retriever)[1])

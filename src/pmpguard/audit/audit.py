@@ -172,6 +172,8 @@ def judge_pairs(
     device = pick_device(config.crossfit.device)
     before: NoiseDetector | None = None
     if stored is not None:
+        if not engine.alone:
+            tell("embeddings are judged by this process alone; there is no work for others to share")
         more = outside_evidence(outside, judged, torch.device("cpu"))
         parts = [judged_by_embeddings(judged, stored, matched[usable], config, more)]
         if thumbnail_loader(judged)(judged.column("image")[0]) is None:

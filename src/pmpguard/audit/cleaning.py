@@ -11,7 +11,7 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -30,6 +30,7 @@ from pmpguard.safe_text import one_line, spreadsheet_text
 
 Policy = Literal["drop", "rematch", "weight"]
 ACTIONS = ("keep", "drop", "accept", "edit")
+ACTED_ON = {"unreadable", "shifted"}  # of the issues
 KEPT, DROPPED, REMATCHED, WEIGHTED = "kept", "dropped", "rematched", "weighted"
 NOT_JUDGED, REVIEWED_KEPT, REVIEWED_DROPPED = "not judged", "kept by reviewer", "dropped by reviewer"
 MOVED = "moved back"
@@ -106,7 +107,7 @@ def _decision(where: str, pair: str, value: Any, known: set[str]) -> Decision:
 
 def clean_pairs(
     table: PairTable,
-    rows: Sequence[AuditRow],
+    rows: Iterable[AuditRow],
     policy: Policy,
     decisions: Mapping[str, Decision] | None = None,
     *,
@@ -126,40 +127,69 @@ def clean_pairs(
         raise ConfigError(
             f"min_probability: {min_probability} is not between 0 and 1", fix=f"{SURE_ENOUGH} is usual"
         )
-    judged = {row.pair_id: row for row in rows}
     decided = decisions or {}
     pairs = list(zip(table.column("pair_id"), table.column("image_id"), table.captions, strict=True))
-    for pair, _, caption in pairs:
-        if pair in judged and judged[pair].caption != caption:
-            raise DataError(
-                f"pair {pair!r}: the audit judged {judged[pair].caption!r}, the dataset has {caption!r}",
-                fix="audit the dataset again",
-            )
+    caption_of = {pair: caption for pair, _, caption in pairs}
+    judged = Judged.of(rows, caption_of, decided)
     reviewed = {
-        pair: _reviewed(pair, caption, judged.get(pair), decided[pair])
+        pair: _reviewed(pair, caption, judged.suspected.get(pair), decided[pair])
         for pair, _, caption in pairs
         if pair in decided
     }
     given = {(image, reviewed[pair].caption) for pair, image, _ in pairs if pair in reviewed}
-    caption_of = {pair: caption for pair, _, caption in pairs}
     given |= {
-        (image, caption_of[judged[pair].shifted_from])
+        (image, caption_of[row.shifted_from])
         for pair, image, _ in pairs
-        if pair in judged and pair not in reviewed and judged[pair].shifted_from in caption_of
+        for row in [judged.suspected.get(pair)]
+        if row is not None and pair not in reviewed and row.shifted_from in caption_of
     }
     changes = []
     for pair, image, caption in pairs:
         if pair in reviewed:
             changes.append(reviewed[pair])
             continue
-        row = judged.get(pair)
+        row = judged.suspected.get(pair)
         if policy == "rematch" and row is not None and row.shifted_from in caption_of:
             changes.append(Change(MOVED, caption_of[row.shifted_from], row.shifted_from))
             continue
-        offers = [] if row is None else [one for one in row.proposals if (image, one.caption) not in given]
-        changes.append(_by_policy(caption, row, policy, offers, min_probability))
+        if row is None:
+            changes.append(_unsuspected(caption, judged.p_match.get(pair), policy))
+        else:
+            offers = [one for one in row.proposals if (image, one.caption) not in given]
+            changes.append(_by_policy(caption, row, policy, offers, min_probability))
         given.add((image, changes[-1].caption))
-    return CleanedPairs(_cleaned_table(table, judged, changes, policy), tuple(changes))
+    return CleanedPairs(_cleaned_table(table, judged.p_match, changes, policy), tuple(changes))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What is kept of an audit's rows: the probabilities of all, and those anything may be done about."""
+
+    p_match: dict[str, float]  # by pair; none where it could not be judged
+    suspected: dict[str, AuditRow]
+
+    @classmethod
+    def of(cls, rows: Iterable[AuditRow], captions: Mapping[str, str], decided: Container[str]) -> Judged:
+        found = cls({}, {})
+        for row in rows:
+            caption = captions.get(row.pair_id, row.caption)
+            if row.caption != caption:
+                raise DataError(
+                    f"pair {row.pair_id!r}: the audit judged {row.caption!r}, the dataset has {caption!r}",
+                    fix="audit the dataset again",
+                )
+            if not math.isnan(row.p_match):
+                found.p_match[row.pair_id] = row.p_match
+            acted_on = row.flag or row.shifted_from or not ACTED_ON.isdisjoint(row.issues)
+            if acted_on or row.pair_id in decided:
+                found.suspected[row.pair_id] = row
+        return found
+
+
+def _unsuspected(caption: str, p_match: float | None, policy: Policy) -> Change:
+    if p_match is None:
+        return Change(NOT_JUDGED, caption)
+    return Change(WEIGHTED if policy == "weight" else KEPT, caption)
 
 
 def _reviewed(pair: str, caption: str, row: AuditRow | None, decision: Decision) -> Change:
@@ -180,28 +210,20 @@ def _reviewed(pair: str, caption: str, row: AuditRow | None, decision: Decision)
 
 
 def _by_policy(
-    caption: str,
-    row: AuditRow | None,
-    policy: Policy,
-    offers: Sequence[Proposal],
-    min_probability: float,
+    caption: str, row: AuditRow, policy: Policy, offers: Sequence[Proposal], min_probability: float
 ) -> Change:
-    if row is not None and "unreadable" in row.issues:
+    if "unreadable" in row.issues:
         return Change(UNREADABLE, None)
-    if row is None or math.isnan(row.p_match):
-        return Change(NOT_JUDGED, caption)
-    if policy == "weight":
-        return Change(WEIGHTED, caption)
-    shifted = "shifted" in row.issues
-    if not row.flag and not shifted:
-        return Change(KEPT, caption)
+    suspected = row.flag or "shifted" in row.issues
+    if math.isnan(row.p_match) or policy == "weight" or not suspected:
+        return _unsuspected(caption, None if math.isnan(row.p_match) else row.p_match, policy)
     if policy == "rematch" and offers and offers[0].p_match >= min_probability:
         return Change(REMATCHED, offers[0].caption, offers[0].source_pair)
     return Change(DROPPED, None)
 
 
 def _cleaned_table(
-    table: PairTable, judged: Mapping[str, AuditRow], changes: Sequence[Change], policy: Policy
+    table: PairTable, judged: Mapping[str, float], changes: Sequence[Change], policy: Policy
 ) -> PairTable:
     stays = np.array([change.caption is not None for change in changes], dtype=bool)
     if not stays.any():
@@ -210,7 +232,7 @@ def _cleaned_table(
     result = table.filter(stays)
     before, pairs = result.captions, result.column("pair_id")
     now = [change.caption for change in kept]
-    p_match = [_known_probability(judged.get(pair)) for pair in pairs]
+    p_match = [judged.get(pair) for pair in pairs]
     provenance = [f"{c.provenance} from {c.source_pair}" if c.source_pair else c.provenance for c in kept]
     original = [old if old != new else None for old, new in zip(before, now, strict=True)]
     result = result.with_column("caption", pa.array(now, pa.string()))
@@ -224,10 +246,6 @@ def _cleaned_table(
         ]
         result = result.with_column("weight", pa.array(weights, pa.float64()))
     return result
-
-
-def _known_probability(row: AuditRow | None) -> float | None:
-    return None if row is None or math.isnan(row.p_match) else row.p_match
 
 
 def difference_files(target: Path) -> tuple[Path, Path]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import atomic_output, read_json, write_json
 
 MISMATCHED = "mismatched"  # the kind of issue that `flag` and `p_match` tell of
+LONG = ("words", "evidence")  # columns
+ROWS_AT_ONCE = 2_000
 ISSUES, SUMMARY, PAIRS = "issues.parquet", "summary.json", "pairs.parquet"
 WORD = pa.struct(
     [
@@ -129,14 +131,20 @@ def _proposals(row: AuditRow) -> list[dict[str, Any]]:
 
 def read_issues(path: Path) -> list[AuditRow]:
     """The rows of an audit, the most suspicious first."""
+    return list(iter_issues(path))
+
+
+def iter_issues(path: Path, *, brief: bool = False) -> Iterator[AuditRow]:
+    """The same one by one; `brief` leaves out words and evidence, which take most of the space."""
     if not path.is_file():
         raise DataError(f"{path}: file not found", fix="give the folder that `pmpguard audit` wrote")
     try:
-        records = pq.read_table(path).to_pylist()
+        with pq.ParquetFile(path) as file:
+            names = [name for name in file.schema_arrow.names if not (brief and name in LONG)]
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=names):
+                yield from map(_row, batch.to_pylist())
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError(f"{path}: not readable ({error})", fix="run the audit again") from error
-    try:
-        return [_row(record) for record in records]
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: not the issues of an audit ({error})", fix="run the audit again") from error
 
@@ -147,8 +155,8 @@ def _row(record: dict[str, Any]) -> AuditRow:
         p_match=math.nan if record["p_match"] is None else record["p_match"],
         flag=record["flag"],
         rank=record["rank"],
-        evidence={name: value for name, value in record["evidence"].items() if value is not None},
-        words=_read_words(record["words"]),
+        evidence={name: value for name, value in record.get("evidence", {}).items() if value is not None},
+        words=_read_words(record.get("words", ())),
         grid=(record["grid"][0], record["grid"][1]),
         proposals=tuple(
             Proposal(one["caption"], one["p_match"], one["source_pair"], _read_words(one["words"]))

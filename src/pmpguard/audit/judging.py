@@ -27,6 +27,7 @@ from pmpguard.detection.measures import PairEvidence, measured_evidence
 from pmpguard.detection.null_pairs import Evidence, NullPairs, sample_null_pairs
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
+from pmpguard.training import kept_vectors
 from pmpguard.training.encode import Split
 from pmpguard.training.loader import ImageInputs
 
@@ -104,7 +105,7 @@ def judged_by_model(
     device = retriever.device
     part = table.take(rows)
     texts = distinct_captions(part)
-    captions, images = Split.open(part, pixels, retriever).encode(retriever)
+    captions, images = Split.open(part, pixels, retriever).encode(retriever, most=kept_vectors.MAX_BYTES)
     text_of, image_of = (torch.from_numpy(x).to(device) for x in (part.caption_codes, part.image_codes))
     labels, numbers = image_label_codes(part), numbers_in(table, part, rows)
     more: dict[str, Measure] = {} if before is not None else _of_part(outside or {}, numbers, rows)
@@ -127,8 +128,8 @@ def judged_by_model(
     words = WordList.of(part.captions, [spans[code] for code in part.caption_codes])
     vectors = spelling_vectors(retriever, words.spellings)
     return JudgedPart(
-        rows, captions.pooled, images.pooled, text_of, image_of, texts, *numbers, evidence, null, similar,
-        spans, words, ImageWords.of(vectors, images.fragments.half(), seed),
+        rows, full(captions.pooled), full(images.pooled), text_of, image_of, texts, *numbers, evidence, null,
+        similar, spans, words, ImageWords.of(vectors, images.fragments.half(), seed),
         (retriever.image_encoder.grid, retriever.image_encoder.grid),
     )  # fmt: skip
 
@@ -180,8 +181,8 @@ def word_region_measure(
         parts = []
         for some in zip(torch.split(caption_numbers, 256), torch.split(image_numbers, 256), strict=True):
             mask = captions.mask[some[0]]  # (P, m)
-            regions = images.fragments[some[1]].transpose(1, 2)  # (P, d, n)
-            best = torch.bmm(captions.fragments[some[0]], regions).amax(-1)  # (P, m)
+            regions = images.fragments[some[1]].float().transpose(1, 2)  # (P, d, n)
+            best = torch.bmm(captions.fragments[some[0]].float(), regions).amax(-1)  # (P, m)
             parts.append((best * mask).sum(1) / mask.sum(1).clamp(min=1))
         return statistics.standardise(torch.cat(parts), caption_numbers, image_numbers)
 
@@ -191,7 +192,8 @@ def word_region_measure(
 def mean_largest_cosines(captions: Encoded, images: Encoded) -> Tensor:
     """(T, I): for every caption and image the mean over words of the largest cosine with a region."""
     words, count = captions.mask.shape[1], len(images)
-    flat = captions.fragments.flatten(0, 1) @ images.fragments.flatten(0, 1).T  # (T * m, I * n)
+    sides = captions.fragments.flatten(0, 1).float(), images.fragments.flatten(0, 1).float()
+    flat = sides[0] @ sides[1].T  # (T * m, I * n)
     best = flat.view(len(captions), words, count, -1).amax(-1)  # (T, m, I)
     weights = captions.mask / captions.mask.sum(1, keepdim=True).clamp(min=1)  # (T, m)
     return torch.einsum("tmi,tm->ti", best, weights)

@@ -15,7 +15,7 @@ from pmpguard.audit.cleaning import (
     read_decisions,
     write_difference,
 )
-from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY, read_issues, read_summary
+from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY, iter_issues, read_summary
 from pmpguard.audit.rows import SURE_ENOUGH, AuditSummary
 from pmpguard.cli.convert_data import format_of_target
 from pmpguard.config import to_dict
@@ -81,7 +81,7 @@ def clean(
     if policy == "weight" and not FORMATS[chosen].keeps_columns:
         keeping = ", ".join(name for name, kind in FORMATS.items() if kind.write and kind.keeps_columns)
         raise ConfigError(f"{chosen} has no place for weights", fix=f"use one of {keeping}")
-    summary, rows = read_summary(report / SUMMARY), read_issues(report / ISSUES)
+    summary, rows = read_summary(report / SUMMARY), iter_issues(report / ISSUES, brief=True)
     table = read_pairs(report / PAIRS, format="parquet", images=images)
     if table.fingerprint != summary.dataset:
         raise DataError(

@@ -32,15 +32,18 @@ def without_constant_sides(texts: Tensor, images: Tensor) -> tuple[Tensor, Tenso
 
 def all_alike(vectors: Tensor) -> bool:
     """Whether all rows (n, d) have one direction."""
-    first = normalize(vectors[:1], dim=1)
+    first = normalize(vectors[:1].float(), dim=1)
     parts = torch.split(vectors, 4096)
-    return all(bool(((normalize(part, dim=1) - first).abs() < SAME).all()) for part in parts)
+    return all(bool(((normalize(part.float(), dim=1) - first).abs() < SAME).all()) for part in parts)
 
 
 def checked_rows(
     values: npt.ArrayLike | Tensor, name: str, device: torch.device | str | None = None
 ) -> Tensor:
-    """A float32 matrix, not copied where it is one; an error names the first row that cannot be used."""
+    """A float32 matrix, not copied where it is one; an error names the first row that cannot be used.
+
+    A large float16 tensor stays that.
+    """
     if isinstance(values, Tensor):
         matrix = values
     else:
@@ -49,13 +52,14 @@ def checked_rows(
         except (TypeError, ValueError) as error:
             raise DataError(f"{name}: {error}", fix="give one row of numbers per vector") from error
         matrix = torch.from_numpy(array if array.flags.writeable else array.copy())
-    matrix = matrix.detach().to(device=device, dtype=torch.float32)
+    is_large = isinstance(values, Tensor) and len(matrix) > LARGE_SET and matrix.dtype == torch.float16
+    matrix = matrix.detach().to(device=device, dtype=torch.float16 if is_large else torch.float32)
     if matrix.ndim != 2 or not matrix.numel():
         raise DataError(
             f"{name}: shape {tuple(matrix.shape)}, expected (number, dimensions)",
             fix="give one row per vector",
         )
-    lengths = torch.cat([part.norm(dim=1) for part in torch.split(matrix, BLOCK_ROWS)])  # (n,)
+    lengths = lengths_of(matrix)
     bad = (~(lengths.isfinite() & (lengths > 0))).nonzero()
     if len(bad):
         raise DataError(
@@ -68,8 +72,14 @@ def checked_rows(
 def unit_rows(values: npt.ArrayLike | Tensor, name: str, device: torch.device | str | None = None) -> Tensor:
     """Checked rows of length 1; those of large sets that have it already are not copied."""
     matrix = checked_rows(values, name, device)
-    lengths = torch.cat([part.norm(dim=1) for part in torch.split(matrix, BLOCK_ROWS)])  # (n,)
-    if len(matrix) > LARGE_SET and bool(((lengths - 1).abs() < 1e-4).all()):
+    lengths = lengths_of(matrix)
+    within = 1e-3 if matrix.dtype == torch.float16 else 1e-4
+    if len(matrix) > LARGE_SET and bool(((lengths - 1).abs() < within).all()):
         return matrix
     unit: Tensor = matrix / lengths[:, None]
     return unit
+
+
+def lengths_of(vectors: Tensor) -> Tensor:
+    """(n,) float32, of vectors (n, d)."""
+    return torch.cat([part.float().norm(dim=1) for part in torch.split(vectors, BLOCK_ROWS)])

@@ -18,6 +18,7 @@ from pmpguard.detection.evidence.similarity import (
     similarity_measure,
 )
 from pmpguard.detection.judge import Rows, Verdicts, Weights, judge_pairs
+from pmpguard.detection.measures import asked
 from pmpguard.detection.mixture import MatchMixture, fit_match_mixture, fit_with_known_rate, labels_worth
 from pmpguard.detection.null_pairs import Evidence, NullPairs, Numbers, null_pair_count, sample_null_pairs
 from pmpguard.detection.outside_judge import JUDGE, NOT_COUNTED
@@ -111,7 +112,7 @@ class DetectingMethod(Method):
         null = self._null_pairs(view)
         alone = self._measured({"similarity": self._similarity(view)}, view, null)["similarity"].arrays()
         mixture, _ = fit_with_known_rate(*alone, float(self._buffer("estimated_rate")), seed=view.seed)
-        statistics = pooled_statistics(view.captions.pooled.float(), view.images.pooled.float())
+        statistics = pooled_statistics(view.captions.pooled, view.images.pooled)
         self._propose(view, statistics, mixture)
         rematched = {"rematched": float(self._rematch(view, statistics, mixture))} if rematches else {}
         return {**self._logged(), **rematched}
@@ -194,7 +195,7 @@ class DetectingMethod(Method):
     def _judge_by_model(self, view: TrainingView, held_out: Rows, p_match: Tensor) -> Tensor:
         """(N,) by the model's own embeddings, and by what is remembered of before training."""
         pairs, null = (view.caption_of, view.image_of), self._null_pairs(view)
-        graphs = find_neighbourhoods(view.captions.pooled.float(), view.images.pooled.float())
+        graphs = find_neighbourhoods(view.captions.pooled, view.images.pooled)
         measures = {"similarity": self._similarity(view)}
         if graphs is not None:
             measures |= neighbour_measures(graphs, *pairs, p_match)
@@ -243,7 +244,8 @@ class DetectingMethod(Method):
         rows = torch.arange(len(view.caption_of), device=view.caption_of.device)
         return {
             name: Evidence(
-                measure(view.caption_of, view.image_of, rows), measure(null.texts, null.images, null.rows)
+                asked(measure, view.caption_of, view.image_of, rows),
+                asked(measure, null.texts, null.images, null.rows),
             )
             for name, measure in measures.items()
         }

@@ -15,6 +15,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.device import encoder_precision
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
+from pmpguard.training import kept_vectors
 from pmpguard.training.distributed import World, gather_encoded
 from pmpguard.training.feature_cache import (
     IN_MEMORY,
@@ -76,9 +77,14 @@ class Split:
         """(N,) int64 on the device: which of the distinct captions each pair has."""
         return torch.from_numpy(self.tokens.row_of).to(self.tokens.ids.device)
 
-    def encode(self, retriever: Retriever, world: World = ALONE) -> tuple[Encoded, Encoded]:
-        """Each distinct caption and each image once, float32; every rank does its share and gets all."""
-        return self._read(encode_texts, encode_images, retriever, world)
+    def encode(
+        self, retriever: Retriever, world: World = ALONE, most: int | None = None
+    ) -> tuple[Encoded, Encoded]:
+        """Each distinct caption and each image once, float32; every rank does its share and gets all.
+
+        Captions or images of over `most` bytes are in float16, and on disk: see `kept_vectors`.
+        """
+        return self._read(encode_texts, encode_images, retriever, world, most=most)
 
     def encode_pooled(
         self,
@@ -89,13 +95,16 @@ class Split:
     ) -> tuple[Encoded, Encoded]:
         """The same without fragments, which of a whole training set would fill the memory.
 
-        `captions` and `images` are the numbers of those that are wanted, by default all.
+        `captions` and `images` are the numbers of those that are wanted, by default all. Large sets are in
+        float16.
         """
-        return self._read(_alone(encode_texts), _alone(encode_images), retriever, world, captions, images)
+        read = _alone(encode_texts), _alone(encode_images)
+        return self._read(*read, retriever, world, captions, images, kept_vectors.MAX_BYTES)
 
     def pooled_features(self, retriever: Retriever, world: World = ALONE) -> tuple[Tensor, Tensor]:
         """Without fragments and up to the encoders' last linear layers: (C, c) and (I, e)."""
-        captions, images = self._read(_alone(text_features), _alone(image_features), retriever, world)
+        read = _alone(text_features), _alone(image_features)
+        captions, images = self._read(*read, retriever, world, most=kept_vectors.MAX_BYTES)
         return captions.pooled, images.pooled
 
     @torch.no_grad()
@@ -107,6 +116,7 @@ class Split:
         world: World,
         captions: np.ndarray | None = None,
         images: np.ndarray | None = None,
+        most: int | None = None,
     ) -> tuple[Encoded, Encoded]:
         device = self.tokens.ids.device
         captions = np.arange(len(self.tokens)) if captions is None else captions
@@ -121,12 +131,17 @@ class Split:
             return part.to(dtype=torch.float32)
 
         with encoder_precision(device, self.precision), bar:
-            texts = Encoded.filled(
+            texts = kept_vectors.kept(
                 (told(read_texts(retriever, self.tokens.padded(part, longest))) for part in parts[0]),
                 counts[0],
+                most,
+                len(captions),
             )
-            seen = Encoded.filled(
-                (told(read_images(retriever, given)) for given in self.images.batches(parts[1])), counts[1]
+            seen = kept_vectors.kept(
+                (told(read_images(retriever, given)) for given in self.images.batches(parts[1])),
+                counts[1],
+                most,
+                len(images),
             )
         return gather_encoded(texts, len(captions), world), gather_encoded(seen, len(images), world)
 

@@ -76,7 +76,8 @@ def encode_part(
     with encoder_precision(retriever.device, precision):
         if kind == "images":
             rows = open_rows(files / "images.arrow", start, stop)
-            source = StreamedImages(rows, retriever.config.input_size, retriever.device)
+            size, framing = retriever.config.input_size, retriever.framing
+            source = StreamedImages(rows, size, retriever.device, framing=framing)
             read = source.batches([np.arange(*span) for span in spans])
             found = [image_features(retriever, pixels).pooled.float().cpu() for pixels in read]
         else:

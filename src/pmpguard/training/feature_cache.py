@@ -28,6 +28,7 @@ from pmpguard.errors import ConfigError
 from pmpguard.models.checkpoints import tensors_fingerprint, weights_fingerprint
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
+from pmpguard.training.kept_vectors import bytes_of
 from pmpguard.training.loader import ImageInput, ImageInputs, TextInput, TokenTable
 from pmpguard.training.stored_features import Storage, read_or_make
 from pmpguard.training.tracking import progress_bar
@@ -214,7 +215,7 @@ def cache_images(
     def read() -> Encoded | None:
         made = make(0)
         beginning = next(made)
-        size = len(codes) * _bytes_of(beginning) // len(beginning)
+        size = len(codes) * bytes_of(beginning) // len(beginning)
         if storage.in_memory(size):
             return Encoded.filled(itertools.chain([beginning], made), len(codes))
         made.close()
@@ -225,10 +226,6 @@ def cache_images(
         weights = f"{batch} {kept} {device} {weights_fingerprint(retriever.image_encoder.backbone)}"
         features = _remembered(images, weights, read)
     return images if features is None else CachedImages(features, codes, device)
-
-
-def _bytes_of(part: Encoded) -> int:
-    return sum(each.numel() * each.element_size() for each in (part.pooled, part.fragments, part.mask))
 
 
 def images_fingerprint(images: ImageSource) -> str:

@@ -9,6 +9,7 @@ from torch import Tensor
 from pmpguard.methods.method import EncodedBatch
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
+from pmpguard.training import kept_vectors
 from pmpguard.training.distributed import World
 from pmpguard.training.encode import Split
 
@@ -48,7 +49,8 @@ class SeenVectors:
         found = []
         for (vectors, has), rows, some in zip(kinds, missing, anew, strict=True):
             vectors[rows] = some.pooled[: len(rows)].half()
-            pooled = vectors.float()
+            is_large = vectors.numel() * 4 > kept_vectors.MAX_BYTES
+            pooled = vectors.clone() if is_large else vectors.float()
             found.append(Encoded(pooled, pooled[:, None][:, :0], has[:, None][:, :0]))
             has.fill_(False)
         return found[0], found[1]

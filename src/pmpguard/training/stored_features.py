@@ -89,8 +89,10 @@ class FeatureFiles:
         os.utime(self.folder / SHAPE)
 
         def mapped(name: str, dtype: torch.dtype, *shape: int) -> Tensor:
-            path = str(self.folder / name)
-            return torch.from_file(path, size=math.prod(shape), dtype=dtype).view(*shape)
+            size = math.prod(shape)
+            if not size:
+                return torch.zeros(shape, dtype=dtype)
+            return torch.from_file(str(self.folder / name), size=size, dtype=dtype).view(*shape)
 
         return Encoded(
             mapped("pooled", getattr(torch, kind), self.count, width),

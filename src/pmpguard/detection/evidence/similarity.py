@@ -50,23 +50,26 @@ def cosine_moments(queries: Tensor, gallery: Tensor, block: int = BLOCK_ROWS) ->
 
     With the gallery's mean m and covariance C they are q·m and qᵀCq: O((Q + G) d²).
     """
-    mean = gallery.mean(0)  # (d,)
-    covariance = torch.zeros(gallery.shape[1], gallery.shape[1], dtype=gallery.dtype, device=gallery.device)
+    kind = torch.float32 if gallery.dtype == torch.float16 else gallery.dtype
+    mean = gallery.mean(0, dtype=kind)  # (d,)
+    covariance = torch.zeros(gallery.shape[1], gallery.shape[1], dtype=kind, device=gallery.device)
     for part in torch.split(gallery, block):
-        deviation = part - mean
+        deviation = part.to(kind) - mean
         covariance += deviation.T @ deviation  # (d, d)
     covariance /= len(gallery)
-    variance = [((part @ covariance) * part).sum(-1) for part in torch.split(queries, block)]
-    return queries @ mean, torch.cat(variance).clamp(min=0)
+    parts = torch.split(queries, block)
+    variance = [((part.to(kind) @ covariance) * part).sum(-1) for part in parts]
+    return torch.cat([part.to(kind) @ mean for part in parts]), torch.cat(variance).clamp(min=0)
 
 
 def similarity_measure(texts: Tensor, images: Tensor) -> Measure:
-    """Standardised cosines of unit vectors (C, d) and (I, d) of a common space."""
-    texts, images = texts.float(), images.float()
+    """Standardised cosines of unit vectors (C, d) and (I, d) of a common space; float16 stays that."""
+    if texts.dtype != torch.float16:
+        texts, images = texts.float(), images.float()
     statistics = pooled_statistics(texts, images)
 
     def measure(of_text: Tensor, of_image: Tensor, _: Tensor) -> Tensor:
-        cosines = (texts[of_text] * images[of_image]).sum(1)
+        cosines = (texts[of_text].float() * images[of_image].float()).sum(1)
         return statistics.standardise(cosines, of_text, of_image)
 
     return measure

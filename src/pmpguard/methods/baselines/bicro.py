@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.detection.beta_mixture import fit_beta_mixture
+from pmpguard.detection.evidence.nearest import full
 from pmpguard.losses.hinge import HardNegatives, hinge_terms
 from pmpguard.methods.baselines.blocks import mean_hinges, measure_in_blocks
 from pmpguard.methods.baselines.memory import nearest_remembered
@@ -162,7 +163,7 @@ def consistency(
 def _paired_cosines(items: Tensor, item_of: Tensor, anchors: Tensor, anchor_of: Tensor) -> Tensor:
     """(N,): the similarity of each pair's item to the pair's anchor."""
     parts = zip(torch.split(item_of, _CHUNK), torch.split(anchor_of, _CHUNK), strict=True)
-    return torch.cat([(items[item] * anchors[anchor]).sum(1) for item, anchor in parts])
+    return torch.cat([(full(items[item]) * full(anchors[anchor])).sum(1) for item, anchor in parts])
 
 
 def _agreement(first: Tensor, second: Tensor) -> Tensor:

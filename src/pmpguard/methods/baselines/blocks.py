@@ -28,7 +28,7 @@ def measure_in_blocks(
     """
     pairs = len(view.caption_of)
     order = StableRandom("blocks", view.seed, view.epoch).order(pairs)
-    measured = view.captions.pooled.new_empty(pairs)
+    measured = torch.empty(pairs, device=view.caption_of.device)
     for part in np.array_split(order, max(1, round(pairs / size))):
         rows = torch.from_numpy(part).to(view.caption_of.device)  # (T,)
         measured[rows] = measure(block_of(view, rows)).to(measured.dtype)
@@ -40,8 +40,8 @@ def block_of(view: TrainingView, rows: Tensor) -> EncodedBatch:
     images, image_of = torch.unique(view.image_of[rows], return_inverse=True)  # (I,), (T,)
     captions = view.caption_of[rows]  # (T,)
     return EncodedBatch(
-        _pooled_only(view.captions.pooled[captions]),
-        _pooled_only(view.images.pooled[images]),
+        _pooled_only(view.captions.pooled[captions].float()),
+        _pooled_only(view.images.pooled[images].float()),
         image_of,
         images,
         captions,

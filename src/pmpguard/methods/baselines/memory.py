@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from pmpguard.detection.evidence.nearest import full
 from pmpguard.detection.gaussian_mixture import fit_gaussian_mixture
 from pmpguard.losses.infonce import infonce_terms
 from pmpguard.methods.baselines.blocks import measure_in_blocks
@@ -51,4 +52,4 @@ def p_low_loss(view: TrainingView, temperature: float) -> Tensor:
 
 def nearest_remembered(items: Tensor, memory: Tensor) -> Tensor:
     """(K, d), (M, d) -> (K,): the most similar entry of the memory."""
-    return torch.cat([(part @ memory.T).argmax(1) for part in torch.split(items, CHUNK)])
+    return torch.cat([(full(part) @ full(memory).T).argmax(1) for part in torch.split(items, CHUNK)])
