@@ -26,6 +26,7 @@ from torch.nn.functional import normalize
 
 from pmpguard.models.retriever import Retriever
 from pmpguard.models.tokenizer import Tokenizer
+from pmpguard.stable_random import StableRandom
 
 Array = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
@@ -104,7 +105,7 @@ class ImageWords:
     @classmethod
     @torch.no_grad()
     def of(cls, vectors: Tensor, regions: Tensor, seed: int = 0, references: int = REFERENCES) -> ImageWords:
-        drawn = np.sort(np.random.default_rng([seed, 5]).permutation(len(regions))[:references])
+        drawn = np.sort(StableRandom("reference images", seed).choice(len(regions), references))
         others = regions[torch.from_numpy(drawn).to(regions.device)].float()  # (R, n, d)
         best = torch.cat([largest_cosines(part, others) for part in torch.split(vectors, 512)])  # (V, R)
         return cls(vectors, regions, best.mean(1), best.std(1, correction=0).clamp(min=1e-3))
