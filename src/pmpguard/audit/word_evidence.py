@@ -33,7 +33,7 @@ Numbers = npt.NDArray[np.int64]
 REFERENCES = 256  # images a spelling is compared on
 PRIOR_COUNT = 5.0  # what is learned of a spelling that is seen less often than this counts little
 WRONG_UNDER = 0.2
-CHUNK = 4096
+SPELLINGS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def word_spans(tokenizer: Tokenizer, text: str, max_tokens: int) -> tuple[WordSp
 def spelling_vectors(retriever: Retriever, spellings: Sequence[str]) -> Tensor:
     """(V, d) unit: each spelling encoded by itself, the mean of its pieces."""
     parts = []
-    for start in range(0, len(spellings), CHUNK):
-        encoded = retriever.encode_texts(spellings[start : start + CHUNK])
+    for start in range(0, len(spellings), SPELLINGS_AT_ONCE):
+        encoded = retriever.encode_texts(spellings[start : start + SPELLINGS_AT_ONCE])
         totals = (encoded.fragments * encoded.mask[..., None]).sum(1)  # (v, d)
         parts.append(normalize(totals, dim=1))
     return torch.cat(parts)
