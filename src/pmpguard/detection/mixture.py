@@ -269,8 +269,8 @@ def _log_likelihoods(counts: Array, edges: Array, exponents: Array, weights: Arr
     """(F,) of the counted labelled pairs (K,) under each of the weights (F, 1 + C)."""
     survival = (1 - edges[:, None]).clip(0, 1) ** exponents  # (K + 1, C)
     masses = np.hstack([np.diff(edges)[:, None], -np.diff(survival, axis=0)])  # (K, 1 + C)
-    found: Array = np.log(np.maximum(weights @ masses.T, 1e-300)) @ counts
-    return found
+    logarithms: Array = np.log(np.maximum(weights @ masses.T, 1e-300)) @ counts
+    return logarithms
 
 
 def _random_matches(exponents: Array, weights: Array) -> float:

@@ -135,8 +135,8 @@ def without_labelled(
         image_places[images[inside]] = inside.nonzero()[:, 0]
         column = image_places[labelled]
         image_places[images[inside]] = -1
-        found = column >= 0
-        return scores.index_put((row[found], column[found]), scores.new_tensor(-torch.inf))
+        forbidden = column >= 0
+        return scores.index_put((row[forbidden], column[forbidden]), scores.new_tensor(-torch.inf))
 
     if isinstance(score_block, VectorScores):
         return VectorScores(score, score_block.captions, score_block.images)
@@ -228,8 +228,8 @@ def _near_partners(
         for places in torch.split(asking_here, QUERIES_AT_ONCE):
             if not len(places):
                 continue
-            found = score(queries[places], others).float()  # (R, P)
-            best = found.topk(min(k, len(others)), dim=1)
+            block = score(queries[places], others).float()  # (R, P)
+            best = block.topk(min(k, len(others)), dim=1)
             merged = torch.cat([scores[places], best.values], dim=1).topk(k, dim=1)
             both = torch.cat([partners[places], others[best.indices]], dim=1)
             scores[places], partners[places] = merged.values, both.gather(1, merged.indices)

@@ -82,12 +82,12 @@ class PmpGuard(DetectingMethod):
             terms["awareness"] = hinge_terms(
                 scores, batch.image_of, batch.targets > 0, settings.margin, negatives
             )
-        found = {name: share.get(name, 1.0) * term * weights for name, term in terms.items()}
+        losses = {name: share.get(name, 1.0) * term * weights for name, term in terms.items()}
         if self.kept_back is not None:
-            found["complementary"] = self._push(batch) * ~self.kept_back[batch.rows]
+            losses["complementary"] = self._push(batch) * ~self.kept_back[batch.rows]
         if batch.teacher_scores is not None:
-            found |= self._distillation(batch, batch.teacher_scores, weights, logits)
-        return found
+            losses |= self._distillation(batch, batch.teacher_scores, weights, logits)
+        return losses
 
     def teacher_scores(self, teacher: Retriever, batch: EncodedBatch) -> list[Tensor]:
         scores = [pooled_cosines(batch) / teacher.temperature]
