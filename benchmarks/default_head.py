@@ -216,7 +216,7 @@ def read_features(folder: Path, model: Retriever, cache: Path | None, every: int
     texts = [table.captions[row] for row in np.unique(table.caption_codes, return_index=True)[1]]
 
     def read_images(some: list[str]) -> Tensor:
-        pixels = square_pixels([table.root / name for name in some], model.config.image_size, 0)
+        pixels = square_pixels([table.root / name for name in some], model.config.input_size, 0)
         return model.image_tokens(pixels).pooled
 
     def read_texts(some: list[str]) -> Tensor:

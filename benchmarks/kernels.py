@@ -258,7 +258,7 @@ def encoders_step(
     torch.manual_seed(0)
     config = RetrieverConfig(vision="mobilenet-v2", text="minilm-l6", image_size=32 if bench.tiny else 224)
     tokenizer = word_tokenizer([VOCABULARY])
-    look = ImageArchitecture("mobilenet-v2", {}, config.image_size, IMAGENET_MEAN, IMAGENET_STD)
+    look = ImageArchitecture("mobilenet-v2", {}, config.input_size, IMAGENET_MEAN, IMAGENET_STD)
     text_config = {**MINILM, "num_hidden_layers": 1, "vocab_size": 100} if bench.tiny else MINILM
     read = TextArchitecture("huggingface", text_config, tokenizer.prefix, tokenizer.suffix)
     model = Retriever(config, ImageEncoder(look, config.dim), TextEncoder(read, config.dim), tokenizer)
@@ -268,7 +268,7 @@ def encoders_step(
     if compile_backbone:
         torch._dynamo.reset()
         model.image_encoder.backbone.compile()
-    pixels = torch.randn(batch, 3, config.image_size, config.image_size, device=bench.device)
+    pixels = torch.randn(batch, 3, config.input_size, config.input_size, device=bench.device)
     pixels = pixels.contiguous(memory_format=torch.channels_last)
     lengths = caption_lengths(batch, 24)
     ids = torch.randint(1, 15, (batch, 24), device=bench.device)

@@ -40,7 +40,7 @@ def our_recalls(model: MtebModel, folder: Path) -> dict[str, dict[str, float]]:
     """Recalls of pooled vectors by our evaluator, and with ties of equal scores lost and won."""
     table = read_pairs(folder).split("test")
     retriever = model.model
-    images = open_images(table, retriever.config.image_size, retriever.device, framing=retriever.framing)
+    images = open_images(table, retriever.config.input_size, retriever.device, framing=retriever.framing)
     texts, seen = encode_gallery(retriever, Gallery(table, images))
     scores = texts.pooled @ seen.pooled.T  # (T, I)
     own = torch.zeros_like(scores)

@@ -100,7 +100,7 @@ def main() -> None:
         gallery = prepare_dataset(settings, (options.split,)).gallery(options.split)
     else:
         table = read_pairs(Path(options.dataset), images=options.images).split(options.split)
-        gallery = Gallery(table, open_images(table, retriever.config.image_size, torch.device("cpu")))
+        gallery = Gallery(table, open_images(table, retriever.config.input_size, torch.device("cpu")))
     texts, images = encode_gallery(retriever, gallery, 64)
     pooled = texts.pooled @ images.pooled.T  # (T, I)
     fine = retriever.score(texts, images)  # (T, I)

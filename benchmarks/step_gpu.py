@@ -105,7 +105,7 @@ def start_method(config: TrainConfig, table: PairTable) -> tuple[Method, bool]:
 
 def untrained(config: RetrieverConfig, table: PairTable) -> Retriever:
     """MobileNetV2 and a text encoder of MiniLM's size, as they begin."""
-    look = ImageArchitecture("mobilenet-v2", {}, config.image_size, IMAGENET_MEAN, IMAGENET_STD)
+    look = ImageArchitecture("mobilenet-v2", {}, config.input_size, IMAGENET_MEAN, IMAGENET_STD)
     tokenizer = word_tokenizer(table.captions)
     read = TextArchitecture("huggingface", MINILM, tokenizer.prefix, tokenizer.suffix)
     return Retriever(config, ImageEncoder(look, config.dim), TextEncoder(read, config.dim), tokenizer)
@@ -250,7 +250,7 @@ def main() -> None:
         options.batch, options.memory_batch, options.five_batch, options.steps = 8, 16, 20, 2
     table = made_up_pairs(max(4 * options.batch, 2 * options.memory_batch), 0)
     several = five_captions(4 * options.five_batch // CAPTIONS_PER_IMAGE, 1)  # fewer images than `table`
-    size = model.image_size
+    size = model.input_size
     generator = torch.Generator(DEVICE).manual_seed(0)
     drawn = torch.randint(0, 256, (len(table), 3, size, size), dtype=torch.uint8, device=DEVICE,
                           generator=generator)  # fmt: skip

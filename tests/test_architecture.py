@@ -384,6 +384,37 @@ def test_weights_are_read_only_without_pickle():
     assert dangers(ast.parse("model.eval(); np.load('a', allow_pickle=False)"), WEIGHTS) == []
 
 
+# Textures, whose pixels are on record; weights, which torch draws after the seed of the run was set.
+OWN_DRAWS = {"stable_random.py", "synthetic/drawing/canvas.py", "models/encoders/tiny.py"}
+TORCH_DRAWS = {f"torch.{name}" for name in ("rand", "randn", "randint", "randperm")}
+
+
+def unstable_draws(tree: ast.AST) -> list[str]:
+    """NumPy's random numbers, which may change with its version, and torch's without a generator."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in ("np.random", "numpy.random"):
+            found.append(f"line {node.lineno}: np.random")
+        drawn = isinstance(node, ast.Call) and ast.unparse(node.func) in TORCH_DRAWS
+        if drawn and not any(keyword.arg == "generator" for keyword in node.keywords):
+            found.append(f"line {node.lineno}: {ast.unparse(node.func)} without a generator")
+    return found + [f"line {line}: {name}" for name, line in imports_of(tree) if "numpy.random" in name]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_random_draws_are_stable(path):
+    assert name_of(path) in OWN_DRAWS or unstable_draws(tree_of(path)) == [], "draw by StableRandom"
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["np.random.default_rng(0)", "from numpy.random import default_rng", "torch.randperm(3)"],
+)
+def test_the_draw_test_can_fail(code):
+    assert len(unstable_draws(ast.parse(code))) == 1
+    assert unstable_draws(ast.parse("torch.rand(3, generator=draw); draws.order(3)")) == []
+
+
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_files_are_small_and_named_for_what_they_hold(path):
     lines = path.read_text(encoding="utf-8").count("\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -32,8 +34,9 @@ def stream() -> StableRandom:
                 -0.8333061023688523,
             ],
         ),
+        (lambda draws: draws.counts(1000, np.array([0.5, 0.2, 0.3]), 2), [[508, 208, 284], [478, 199, 323]]),
     ],
-    ids=["order", "choice", "below", "uniform", "normal"],
+    ids=["order", "choice", "below", "uniform", "normal", "counts"],
 )
 def test_values_never_change(draw, expected):
     assert draw(stream()).tolist() == expected
@@ -72,6 +75,31 @@ def test_normal_draws_have_the_moments_and_tails_of_the_normal():
         assert np.mean(draws**power) == pytest.approx(moment, abs=5 * np.sqrt(variance / len(draws)))
     assert np.mean(np.abs(draws) > 1.959964) == pytest.approx(0.05, abs=0.003)
     assert abs(np.corrcoef(draws[:-1:2], draws[1::2])[0, 1]) < 0.02  # of the two of one pair
+
+
+@pytest.mark.parametrize("total", [0, 1, 30, 200, 10**9])
+def test_counts_are_multinomial(total):
+    shares, replicates = np.array([0.3, 0.0, 0.25, 0.25, 0.199, 0.001, 0.0]), 20_000
+    counts = stream().counts(total, 7 * shares, replicates)  # shares need not sum to one
+    assert counts.shape == (replicates, 7) and (counts >= 0).all() and (counts.sum(1) == total).all()
+    assert not counts[:, [1, 6]].any()
+    centred = counts - total * shares
+    covariance = total * (np.diag(shares) - np.outer(shares, shares))
+    error = 5 / np.sqrt(replicates) * max(total, 1) ** 0.5
+    assert np.abs(centred.mean(0)).max() <= error * 0.5
+    np.testing.assert_allclose(
+        centred.T @ centred / replicates, covariance, atol=error * max(total, 1) ** 0.5
+    )
+
+
+@pytest.mark.parametrize(("count", "share"), [(3, 0.3), (10, 0.999), (64, 0.5), (90, 0.01), (100, 0.5)])
+def test_a_division_is_binomial(count, share):
+    drawn = stream()._divided(np.full((40_000, 1), count), np.array([share]))[:, 0]
+    expected = [math.comb(count, k) * share**k * (1 - share) ** (count - k) for k in range(count + 1)]
+    shown = np.bincount(drawn, minlength=count + 1) / len(drawn)
+    assert np.abs(np.cumsum(shown) - np.cumsum(expected)).max() < 1.95 / np.sqrt(
+        len(drawn)
+    )  # Kolmogorov, 0.1 %
 
 
 @given(st.floats(1e-300, 1e300))

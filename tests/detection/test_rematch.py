@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from pmpguard.detection import rematch
 from pmpguard.detection.evidence.similarity import pooled_statistics, similarity_measure
 from pmpguard.detection.mixture import MatchMixture, fit_match_mixture
 from pmpguard.detection.null_pairs import sample_null_pairs
@@ -104,14 +105,13 @@ def judged(captions, images, labelled) -> MatchMixture:
     )
 
 
-def test_planted_partners_are_found():
+def test_planted_partners_are_found(monkeypatch):
     captions, images, own, labelled = planted()
     rows = np.arange(len(own))
     mixture = judged(captions, images, labelled)
     score = standardised_cosines(captions, images, pooled_statistics(captions, images))
-    proposals = find_proposals(
-        score, rows, labelled, mixture.p_match, mixture, captions_per_image=2, chunk=64
-    )
+    monkeypatch.setattr(rematch, "QUERIES_AT_ONCE", 64)
+    proposals = find_proposals(score, rows, labelled, mixture.p_match, mixture, captions_per_image=2)
     truth = np.stack([rows, own], axis=1)
     assert rematch_precision(proposals, truth).same_image > 0.9
     assert len(proposals) > 0.6 * (own != labelled).sum()

@@ -70,7 +70,7 @@ def tokens_view(
 def test_gates_in_chunks_give_the_same_cosines_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     given, found = batch(captions=12, images=12), []
     for chunk in (64, 5):
-        monkeypatch.setattr(pmpguard, "GATED_CHUNK", chunk)
+        monkeypatch.setattr(pmpguard, "GATED_AT_ONCE", chunk)
         method = build("pmpguard", cga=True)
         assert isinstance(method, PmpGuard) and method.retriever.cross_gated_attention is not None
         cosines = method._gated_cosines(given.texts, given.images)

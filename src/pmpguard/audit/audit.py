@@ -276,8 +276,8 @@ def judged_by_folds(
     for judge in fold_judges(table, folds, config.crossfit, duplicates, tell=tell, more=more):
         if not parts:
             warnings += language_warnings(judge.retriever, table)
-        seen = judge.rows, judge.images, judge.before
-        parts.append(judged_by_model(judge.retriever, table, *seen, seed=config.crossfit.seed, outside=more))
+        part = judge.rows, judge.images, judge.before
+        parts.append(judged_by_model(judge.retriever, table, *part, seed=config.crossfit.seed, outside=more))
     model = judge.retriever.config
     warnings += few_images_warnings(len(table.first_rows), model.vision == "tiny")
     name = f"{len(parts)} models trained on the dataset itself, {model.vision} + {model.text}"

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pmpguard.data.quality.perceptual_hash import groups
+from pmpguard.stable_random import StableRandom
 
 Codes = npt.NDArray[np.int64]
 VALIDATION = 0.1
@@ -24,7 +25,7 @@ def split_images(images: int, folds: int, seed: int, duplicates: Sequence[Sequen
     links = np.array([(members[0], other) for members in duplicates for other in members[1:]], dtype=np.int64)
     leader = np.asarray(groups(images, links.reshape(-1, 2)))
     leaders, place, sizes = np.unique(leader, return_inverse=True, return_counts=True)
-    order = np.random.default_rng([seed, 3]).permutation(len(leaders))
+    order = StableRandom("image folds", seed).order(len(leaders))
     order = order[np.argsort(-sizes[order], kind="stable")]  # large sets first, into the smallest fold
     fold_of_set = np.empty(len(leaders), np.int64)
     filled = np.zeros(folds, np.int64)
@@ -38,6 +39,6 @@ def split_images(images: int, folds: int, seed: int, duplicates: Sequence[Sequen
 def training_images(fold: Codes, judged: int, seed: int) -> tuple[Codes, Codes]:
     """(images to train on, images to select the model on), both without those of the judged fold."""
     others = np.flatnonzero(fold != judged)
-    order = np.random.default_rng([seed, 4, judged]).permutation(others)
+    order = others[StableRandom("validation images", seed, judged).order(len(others))]
     held = min(max(round(VALIDATION * len(others)), 2), MOST_VALIDATION)
     return np.sort(order[held:]), np.sort(order[:held])

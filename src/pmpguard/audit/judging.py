@@ -27,6 +27,7 @@ from pmpguard.detection.measures import PairEvidence, measured_evidence
 from pmpguard.detection.null_pairs import Evidence, NullPairs, sample_null_pairs
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
+from pmpguard.stable_random import StableRandom
 from pmpguard.training import kept_vectors
 from pmpguard.training.encode import Split
 from pmpguard.training.loader import ImageInputs
@@ -164,9 +165,9 @@ def word_region_measure(
     That is what decides both branches of awareness attention, at a fraction of the cost of S. Standardised by
     what the caption gets on some reference images and the image from some reference captions.
     """
-    generator = np.random.default_rng([seed, 6])
+    draws = StableRandom("reference pairs", seed)
     some_captions, some_images = (
-        items[torch.from_numpy(np.sort(generator.permutation(len(items))[:references])).to(items.mask.device)]
+        items[torch.from_numpy(np.sort(draws.choice(len(items), references))).to(items.mask.device)]
         for items in (captions, images)
     )
     by_caption = [mean_largest_cosines(part, some_images) for part in _split(captions)]

@@ -26,13 +26,14 @@ from torch.nn.functional import normalize
 
 from pmpguard.models.retriever import Retriever
 from pmpguard.models.tokenizer import Tokenizer
+from pmpguard.stable_random import StableRandom
 
 Array = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 REFERENCES = 256  # images a spelling is compared on
 PRIOR_COUNT = 5.0  # what is learned of a spelling that is seen less often than this counts little
 WRONG_UNDER = 0.2
-CHUNK = 4096
+SPELLINGS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ def word_spans(tokenizer: Tokenizer, text: str, max_tokens: int) -> tuple[WordSp
 def spelling_vectors(retriever: Retriever, spellings: Sequence[str]) -> Tensor:
     """(V, d) unit: each spelling encoded by itself, the mean of its pieces."""
     parts = []
-    for start in range(0, len(spellings), CHUNK):
-        encoded = retriever.encode_texts(spellings[start : start + CHUNK])
+    for start in range(0, len(spellings), SPELLINGS_AT_ONCE):
+        encoded = retriever.encode_texts(spellings[start : start + SPELLINGS_AT_ONCE])
         totals = (encoded.fragments * encoded.mask[..., None]).sum(1)  # (v, d)
         parts.append(normalize(totals, dim=1))
     return torch.cat(parts)
@@ -104,7 +105,7 @@ class ImageWords:
     @classmethod
     @torch.no_grad()
     def of(cls, vectors: Tensor, regions: Tensor, seed: int = 0, references: int = REFERENCES) -> ImageWords:
-        drawn = np.sort(np.random.default_rng([seed, 5]).permutation(len(regions))[:references])
+        drawn = np.sort(StableRandom("reference images", seed).choice(len(regions), references))
         others = regions[torch.from_numpy(drawn).to(regions.device)].float()  # (R, n, d)
         best = torch.cat([largest_cosines(part, others) for part in torch.split(vectors, 512)])  # (V, R)
         return cls(vectors, regions, best.mean(1), best.std(1, correction=0).clamp(min=1e-3))

@@ -14,6 +14,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import normalise_caption
 from pmpguard.errors import ConfigError
 from pmpguard.files import write_atomic
+from pmpguard.stable_random import StableRandom
 
 _PAPER, _INK, _EDGE = (255, 255, 255), (38, 42, 48), (214, 218, 224)
 _LINES = 3  # of a caption; the rest becomes dots
@@ -61,9 +62,11 @@ def write_sheet(
 
 def random_rows(table: PairTable, count: int, seed: int = 0) -> list[int]:
     """Rows of `count` different images, or of all there are, each with one of its captions."""
-    rng = np.random.default_rng(seed)
-    images = rng.permutation(len(table.first_rows))[:count]
-    return [int(rng.choice(np.flatnonzero(table.image_codes == image))) for image in images]
+    draws, chosen = StableRandom("contact sheet", seed), []
+    for image in draws.choice(len(table.first_rows), count):
+        rows = np.flatnonzero(table.image_codes == image)
+        chosen.append(int(rows[draws.below(len(rows), 1)[0]]))
+    return chosen
 
 
 def _place(

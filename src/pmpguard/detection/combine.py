@@ -53,13 +53,13 @@ def refined_discriminant(labelled: Array, wrong: Array, rounds: int = 2) -> Disc
     `FITTED_ROWS` pairs of a kind, evenly spaced ones are fitted.
     """
     labelled, wrong = (each[:: -(-len(each) // FITTED_ROWS) or 1] for each in (labelled, wrong))
-    found = fit_discriminant(labelled, wrong)
+    discriminant = fit_discriminant(labelled, wrong)
     for _ in range(rounds):
-        p_match = fit_match_mixture(found(labelled), found(wrong), bootstrap=0).p_match
+        p_match = fit_match_mixture(discriminant(labelled), discriminant(wrong), bootstrap=0).p_match
         if p_match.sum() < FEWEST_MATCHES:
             break
-        found = fit_discriminant(labelled, wrong, p_match)
-    return found
+        discriminant = fit_discriminant(labelled, wrong, p_match)
+    return discriminant
 
 
 def fit_discriminant(labelled: Array, wrong: Array, counted: Array | None = None) -> Discriminant:
@@ -111,5 +111,5 @@ def _fit(labelled: Array, wrong: Array, counted: Array) -> Array:
         slopes = slopes - step
         if np.abs(step).max() < 1e-8:
             break
-    found: Array = slopes[:-1]
-    return found
+    weights: Array = slopes[:-1]
+    return weights

@@ -24,10 +24,10 @@ class PairEvidence:
 
     def measure(self, texts: Tensor, images: Tensor, rows: Tensor) -> Array:
         """(P, K) of any pairs, as `Verdicts.judge` takes it; `rows` (P,) are those whose place they take."""
-        found = measured(self.measures, texts, images, rows)
+        values = measured(self.measures, texts, images, rows)
         null = np.stack([self.evidence[name].arrays()[1] for name in self.measures], axis=1)
         scale = null.std(0)
-        scaled: Array = (found - null.mean(0)) / np.where(scale > 1e-12, scale, 1.0)
+        scaled: Array = (values - null.mean(0)) / np.where(scale > 1e-12, scale, 1.0)
         return scaled
 
 
@@ -65,12 +65,12 @@ def by_fold(fold_of: Tensor, measures: Sequence[Measure]) -> Measure:
 
     def measure(texts: Tensor, images: Tensor, rows: Tensor) -> Tensor:
         folds = fold_of[images]
-        found = torch.zeros(len(texts), dtype=torch.float32, device=texts.device)
+        values = torch.zeros(len(texts), dtype=torch.float32, device=texts.device)
         for fold, each in enumerate(measures):
             places = (folds == fold).nonzero()[:, 0]
             if len(places):
-                found[places] = each(texts[places], images[places], rows[places]).float()
-        return found
+                values[places] = each(texts[places], images[places], rows[places]).float()
+        return values
 
     return measure
 

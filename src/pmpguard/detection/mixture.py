@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pmpguard.errors import DataError
+from pmpguard.stable_random import StableRandom
 
 Array = npt.NDArray[np.float64]
 
@@ -155,7 +156,7 @@ def fit_with_known_rate(
     """
     labelled = _checked(scores, "scores")
     wrong = _checked(mismatched_scores, "mismatched_scores")
-    drawn = np.random.default_rng(seed).permutation(len(labelled))[:most]
+    drawn = StableRandom("known rate", seed).choice(len(labelled), most)
 
     def rate_at(shift: float) -> float:
         return _fit_without_posterior(labelled[drawn], wrong + shift, 0, seed, MOST_ITERATIONS).mismatch_rate
@@ -268,8 +269,8 @@ def _log_likelihoods(counts: Array, edges: Array, exponents: Array, weights: Arr
     """(F,) of the counted labelled pairs (K,) under each of the weights (F, 1 + C)."""
     survival = (1 - edges[:, None]).clip(0, 1) ** exponents  # (K + 1, C)
     masses = np.hstack([np.diff(edges)[:, None], -np.diff(survival, axis=0)])  # (K, 1 + C)
-    found: Array = np.log(np.maximum(weights @ masses.T, 1e-300)) @ counts
-    return found
+    logarithms: Array = np.log(np.maximum(weights @ masses.T, 1e-300)) @ counts
+    return logarithms
 
 
 def _random_matches(exponents: Array, weights: Array) -> float:
@@ -299,11 +300,11 @@ def _bootstrap_rates(
     The least allow for matches among random pairs, and for matched pairs that look like any mismatched one;
     the largest for neither.
     """
-    generator = np.random.default_rng(seed)
+    draws = StableRandom("resampled scores", seed)
     pairs = max(round(float(counts.sum())), 1)
-    labelled = generator.multinomial(pairs, counts / counts.sum(), size=replicates)  # (R, K)
+    labelled = draws.counts(pairs, counts, replicates)  # (R, K)
     masses = np.diff(edges)
-    redrawn = generator.multinomial(mismatched_count, masses / masses.sum(), size=replicates)  # (R, K)
+    redrawn = draws.counts(mismatched_count, masses, replicates)  # (R, K)
     # a bin that no redrawn mismatched pair fell into keeps a sliver of mass: it is improbable, not impossible
     redrawn_masses = (redrawn + 0.1 * masses) / (mismatched_count + 0.1)
     moved = np.concatenate([np.zeros((replicates, 1)), np.cumsum(redrawn_masses, axis=1)], axis=1)

@@ -91,23 +91,23 @@ def _combinations(
     labelled = np.unique(texts * images + owners)
     classes = np.full(pairs, -1) if labels is None else labels[owners]  # (N,)
     draws = StableRandom("null pairs", seed)
-    kept: list[Numbers] = []
+    mismatched: list[Numbers] = []
     for _ in range(MAX_REDRAWS):
         first, second = draws.below(pairs, wanted), draws.below(pairs, wanted)
         combined = texts[first] * images + owners[second]
         alike = (classes[first] == classes[second]) & (classes[first] >= 0)
-        kept.append(combined[~np.isin(combined, labelled) & ~alike])
-        if sum(map(len, kept)) >= wanted:
+        mismatched.append(combined[~np.isin(combined, labelled) & ~alike])
+        if sum(map(len, mismatched)) >= wanted:
             break
-    found = np.concatenate(kept)[:wanted]
-    if not len(found) and labels is not None:
+    numbers = np.concatenate(mismatched)[:wanted]
+    if not len(numbers) and labels is not None:
         return _combinations(texts, owners, wanted, seed, None)
-    if not len(found):
+    if not len(numbers):
         raise DataError(
             f"no mismatched pair can be formed: each of the {images} images carries every caption",
             fix="detection needs at least two images with different captions",
         )
-    return found
+    return numbers
 
 
 def rows_of_images(image_of: Tensor, images: Tensor, draws: Tensor) -> Tensor:

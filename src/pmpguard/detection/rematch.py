@@ -21,12 +21,13 @@ from torch.nn.functional import normalize
 
 from pmpguard.detection.evidence.nearest import MAX_EXACT_NEIGHBOURS, sort_into_cells
 from pmpguard.detection.evidence.similarity import ScoreStatistics
+from pmpguard.detection.judge import FLAGGED_BELOW
 from pmpguard.detection.mixture import MatchMixture
 from pmpguard.detection.null_pairs import Numbers, pair_numbers
 
 # (caption numbers (T,), image numbers (I,)) -> (T, I) scores
 BlockScores = Callable[[Tensor, Tensor], Tensor]
-CHUNK = 1024  # rows and columns of a block on a CPU
+QUERIES_AT_ONCE = 1024  # and as many partners, on a CPU
 PROBED_CELLS = 32  # of a large pool, for each query
 
 
@@ -82,26 +83,24 @@ def find_proposals(
     mixture: MatchMixture,
     *,
     captions_per_image: int = 1,
-    flagged_below: float = 0.5,
     min_probability: float = 0.5,
     device: torch.device | str = "cpu",
-    chunk: int | None = None,
 ) -> Proposals:
     """Propose captions of flagged pairs for images of flagged pairs.
 
     Row r pairs caption `caption_of[r]` with image `image_of[r]`; it is flagged when `p_match[r]` is below
-    `flagged_below`. A caption is proposed for its best image when it is among that image's
+    0.5. A caption is proposed for its best image when it is among that image's
     `captions_per_image` best and has at least `min_probability` under the mixture. A labelled pair is never
     proposed again.
     """
     pairs = pair_numbers(caption_of, image_of)
-    flagged = np.asarray(p_match) < flagged_below  # (N,)
+    flagged = np.asarray(p_match) < FLAGGED_BELOW  # (N,)
     if not flagged.any():
         return Proposals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
     captions, images = (torch.from_numpy(np.unique(numbers[flagged])).to(device) for numbers in pairs)
     allowed = without_labelled(score_block, pairs, device)
-    for_images = propose_captions(allowed, images, captions, captions_per_image, chunk)
-    for_captions = propose_images(allowed, captions, images, 1, chunk)
+    for_images = propose_captions(allowed, images, captions, captions_per_image)
+    for_captions = propose_images(allowed, captions, images, 1)
     found_images, found_captions, scores = mutual_best(images, captions, for_images, for_captions)
     values = scores.double().cpu().numpy()
     probabilities = mixture.posterior(values)
@@ -136,8 +135,8 @@ def without_labelled(
         image_places[images[inside]] = inside.nonzero()[:, 0]
         column = image_places[labelled]
         image_places[images[inside]] = -1
-        found = column >= 0
-        return scores.index_put((row[found], column[found]), scores.new_tensor(-torch.inf))
+        forbidden = column >= 0
+        return scores.index_put((row[forbidden], column[forbidden]), scores.new_tensor(-torch.inf))
 
     if isinstance(score_block, VectorScores):
         return VectorScores(score, score_block.captions, score_block.images)
@@ -189,7 +188,7 @@ def _best_partners(
     A block has `chunk` rows and columns: by default what a CPU's cache and what a GPU's many cores like.
     """
     k = min(k, len(pool))
-    chunk = chunk or (8192 if queries.is_cuda else CHUNK)
+    chunk = chunk or (8192 if queries.is_cuda else QUERIES_AT_ONCE)
     best_scores, best_rows = [], []
     for rows in torch.split(queries, chunk):
         scores = torch.empty(len(rows), 0, device=queries.device)
@@ -218,18 +217,19 @@ def _near_partners(
     partners = torch.full((len(queries), k), -1, dtype=torch.int64, device=queries.device)
     probed = torch.cat([
         (query_vectors[part].float() @ cells.centres.T).topk(min(PROBED_CELLS, len(cells)), dim=1).indices
-        for part in torch.split(queries, CHUNK)
+        for part in torch.split(queries, QUERIES_AT_ONCE)
     ]).flatten()  # fmt: skip
     asking = torch.argsort(probed, stable=True)  # (Q * p,) cell by cell
     ends = torch.bincount(probed, minlength=len(cells)).cumsum(0).tolist()
     asked_by = asking // max(len(probed) // max(len(queries), 1), 1)  # (Q * p,) places of queries
     for cell in range(len(cells)):
         others = pool[cells.of(cell)]
-        for places in torch.split(asked_by[ends[cell - 1] if cell else 0 : ends[cell]], CHUNK):
+        asking_here = asked_by[ends[cell - 1] if cell else 0 : ends[cell]]
+        for places in torch.split(asking_here, QUERIES_AT_ONCE):
             if not len(places):
                 continue
-            found = score(queries[places], others).float()  # (R, P)
-            best = found.topk(min(k, len(others)), dim=1)
+            block = score(queries[places], others).float()  # (R, P)
+            best = block.topk(min(k, len(others)), dim=1)
             merged = torch.cat([scores[places], best.values], dim=1).topk(k, dim=1)
             both = torch.cat([partners[places], others[best.indices]], dim=1)
             scores[places], partners[places] = merged.values, both.gather(1, merged.indices)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.errors import DataError
+from pmpguard.stable_random import StableRandom
 
 KS = (1, 5, 10)
 Floats = npt.NDArray[np.float64]
@@ -241,11 +242,13 @@ def _summary(
 
 def _resamples(items: int, replicates: int, seed: int) -> Iterator[Floats]:
     """How often each item is drawn in each replicate, in blocks of bounded size."""
-    generator = np.random.default_rng(seed)
+    draws = StableRandom("resampled queries", seed)
     step = max(1, 10_000_000 // items)
     for start in range(0, replicates, step):
         size = min(step, replicates - start)
-        yield generator.multinomial(items, np.full(items, 1 / items), size=size).astype(np.float64)
+        drawn = draws.below(items, size * items).reshape(size, items)
+        drawn += items * np.arange(size)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=size * items).reshape(size, items).astype(np.float64)
 
 
 def _checked_captions(caption_image: npt.ArrayLike | Tensor, image_count: int) -> Rows:

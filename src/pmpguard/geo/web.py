@@ -17,7 +17,7 @@ from pmpguard.errors import DataError
 from pmpguard.files import atomic_output
 
 SECONDS = 60.0  # without a byte
-_CHUNK = 2**20
+_BYTES_AT_ONCE = 2**20
 _AGENT = "pmpguard (STAC reader)"
 
 
@@ -62,7 +62,7 @@ class Web:
             path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_output(path) as stream:
                 written = 0
-                while chunk := response.read(_CHUNK):
+                while chunk := response.read(_BYTES_AT_ONCE):
                     written += len(chunk)
                     if written > most:
                         raise too_large

@@ -35,7 +35,7 @@ from pmpguard.models.config import CrossGatedConfig, Ranking, RetrieverConfig
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
 
-GATED_CHUNK = 64  # captions and images gated at once: every pair has gated fragments of its own
+GATED_AT_ONCE = 64  # captions and images gated at once: every pair has gated fragments of its own
 
 
 class PmpGuard(DetectingMethod):
@@ -82,12 +82,12 @@ class PmpGuard(DetectingMethod):
             terms["awareness"] = hinge_terms(
                 scores, batch.image_of, batch.targets > 0, settings.margin, negatives
             )
-        found = {name: share.get(name, 1.0) * term * weights for name, term in terms.items()}
+        losses = {name: share.get(name, 1.0) * term * weights for name, term in terms.items()}
         if self.kept_back is not None:
-            found["complementary"] = self._push(batch) * ~self.kept_back[batch.rows]
+            losses["complementary"] = self._push(batch) * ~self.kept_back[batch.rows]
         if batch.teacher_scores is not None:
-            found |= self._distillation(batch, batch.teacher_scores, weights, logits)
-        return found
+            losses |= self._distillation(batch, batch.teacher_scores, weights, logits)
+        return losses
 
     def teacher_scores(self, teacher: Retriever, batch: EncodedBatch) -> list[Tensor]:
         scores = [pooled_cosines(batch) / teacher.temperature]
@@ -146,9 +146,11 @@ class PmpGuard(DetectingMethod):
             return gated_cosines_fused(
                 attention, texts.fragments, texts.mask, images.fragments, images.mask, longer_than
             )
-        if len(texts) * len(images) <= GATED_CHUNK**2:
+        if len(texts) * len(images) <= GATED_AT_ONCE**2:
             return score(texts, images)
-        return all_pairs_with_gradient(score, texts, images, text_chunk=GATED_CHUNK, image_chunk=GATED_CHUNK)
+        return all_pairs_with_gradient(
+            score, texts, images, text_chunk=GATED_AT_ONCE, image_chunk=GATED_AT_ONCE
+        )
 
     def _aggregate(self, logits: Tensor, targets: Tensor, batch: EncodedBatch) -> Tensor:
         return infonce_terms(logits, targets, batch.image_of, self.settings.form)

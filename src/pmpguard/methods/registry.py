@@ -35,8 +35,8 @@ BUILT_IN = {
 
 def known_methods() -> dict[str, str]:
     """Name to import path, the built-in ones first."""
-    found = {entry.name: entry.value for entry in entry_points(group="pmpguard.methods")}
-    return {**BUILT_IN, **found}
+    installed = {entry.name: entry.value for entry in entry_points(group="pmpguard.methods")}
+    return {**BUILT_IN, **installed}
 
 
 def find_method(name: str) -> type[Method]:
@@ -59,13 +59,13 @@ def find_method(name: str) -> type[Method]:
     except ImportError as error:
         fix = f"a module of one's own is looked for in {Path.cwd()} and where Python finds packages"
         raise ConfigError(f"method: cannot import {path!r} ({error})", fix=fix) from error
-    found = names.get(attribute)
-    if not (isinstance(found, type) and issubclass(found, Method)):
+    kind = names.get(attribute)
+    if not (isinstance(kind, type) and issubclass(kind, Method)):
         own = [
             name
             for name, value in names.items()
             if isinstance(value, type) and issubclass(value, Method) and value.__module__ == module
         ]
-        what = "is not a subclass of pmpguard.methods.method.Method" if found is not None else "is not there"
+        what = "is not a subclass of pmpguard.methods.method.Method" if kind is not None else "is not there"
         raise ConfigError(f"method: {path!r} {what}", fix=f"{one_of(attribute, own)} in {module}")
-    return found
+    return kind

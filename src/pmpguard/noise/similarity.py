@@ -19,7 +19,7 @@ from pmpguard.errors import ConfigError, DataError
 ENCODED_AT_ONCE = 64
 
 # Rows of embeddings compared at once, which bounds the memory.
-CHUNK = 1 << 16
+PAIRS_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class SimilarityFilter:
             parts = [
                 np.einsum(
                     "md,md->m",
-                    images[image_codes[image_rows[start : start + CHUNK]]],
-                    captions[caption_rows[start : start + CHUNK]],
+                    images[image_codes[image_rows[start : start + PAIRS_AT_ONCE]]],
+                    captions[caption_rows[start : start + PAIRS_AT_ONCE]],
                 )
-                for start in range(0, len(image_rows), CHUNK)
+                for start in range(0, len(image_rows), PAIRS_AT_ONCE)
             ]
             return np.concatenate(parts)
 

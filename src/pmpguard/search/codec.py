@@ -29,6 +29,7 @@ from torch.nn.functional import normalize
 
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.models.encoded import Encoded
+from pmpguard.stable_random import StableRandom
 
 Floats = npt.NDArray[np.float32]
 Records = npt.NDArray[np.void]
@@ -148,7 +149,7 @@ def fit_codec(spec: CodecSpec, fragments: Floats, seed: int = 0) -> FragmentCode
 
 def random_rotation(dim: int, seed: int) -> npt.NDArray[np.float64]:
     """(d, d) a rotation or reflection, every one of them equally likely (Haar measure)."""
-    q, r = np.linalg.qr(np.random.default_rng(seed).standard_normal((dim, dim)))
+    q, r = np.linalg.qr(StableRandom("rotation", seed).normal(dim * dim).reshape(dim, dim))
     rotation: npt.NDArray[np.float64] = q * np.sign(np.diag(r))
     return rotation
 

@@ -43,7 +43,7 @@ __all__ = [
     "wrong_description",
 ]
 
-CHUNK = 50
+SCENES_AT_ONCE = 50
 SHOW_PROGRESS_FROM = 1000
 
 
@@ -100,7 +100,7 @@ def synthetic_scenes(
 def _chunks(
     count: int, seed: int, size: int, processes: int
 ) -> Iterator[tuple[list[Scene], NDArray[np.uint8]]]:
-    ranges = [range(start, min(start + CHUNK, count)) for start in range(0, count, CHUNK)]
+    ranges = [range(start, min(start + SCENES_AT_ONCE, count)) for start in range(0, count, SCENES_AT_ONCE)]
     render = partial(render_scenes, seed, size=size)
     if processes == 1:
         yield from map(render, ranges)

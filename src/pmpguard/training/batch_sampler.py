@@ -177,14 +177,14 @@ class _Plan:
         slots = np.arange(self.batches * self.batch_size).reshape(self.batches, self.batch_size)
         rows = self.rows[np.minimum(slots, len(self.rows) - 1)]
         missing = slots >= len(self.rows)  # in the last batch, where it is short
-        found = []
+        colliding = []
         for codes in self.keys:
             keys = np.where(missing, -1 - slots, codes[rows])
             order, keys = _sorted_with_places(keys)  # equal keys become neighbours, in order of their slots
             groups = self.group_of[np.minimum(order + slots[:, :1], len(self.rows) - 1)]
             repeated = (keys[:, 1:] == keys[:, :-1]) & (groups[:, 1:] != groups[:, :-1])
-            found.append(groups[:, 1:][repeated])
-        return np.unique(np.concatenate(found))
+            colliding.append(groups[:, 1:][repeated])
+        return np.unique(np.concatenate(colliding))
 
     def repair(self, draws: StableRandom) -> np.ndarray:
         """Trade colliding groups for groups of other batches where that removes a collision and adds none.

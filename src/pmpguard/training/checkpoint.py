@@ -172,14 +172,14 @@ def load_checkpoint(directory: Path, identity: RunIdentity) -> tuple[Position, d
 
 def optimiser_tensors(optimiser: torch.optim.AdamW, names: dict[nn.Parameter, str]) -> dict[str, Tensor]:
     """AdamW's moments and step counts by parameter name."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for parameter, name in names.items():
         state = optimiser.state.get(parameter)
         if state:
             for moment in _MOMENTS:
-                found[f"{name}|{moment}"] = state[moment]
-            found[f"{name}|step"] = torch.as_tensor(state["step"], dtype=torch.float32)
-    return found
+                tensors[f"{name}|{moment}"] = state[moment]
+            tensors[f"{name}|step"] = torch.as_tensor(state["step"], dtype=torch.float32)
+    return tensors
 
 
 def restore_optimiser(

@@ -61,7 +61,7 @@ class TrainConfig:
         augmentation: random changes to the images.
         cache_images: hold all images decoded, or what frozen backbones made of them, in memory (auto: when
             they fit in `cache_images_gb`; never: such features go to the cache folder on disk).
-        cache_images_gb: how much memory resident images, or features, may take.
+        cache_images_gb: how much memory cached images, or features, may take.
         cuda_graphs: replay captured CUDA graphs instead of launching kernels one by one (CUDA only).
         checkpoint_every: steps between checkpoints; 0 saves only at the end of epochs, -1 never.
         keep_checkpoints: how many of the newest checkpoints are kept.

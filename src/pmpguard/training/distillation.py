@@ -54,13 +54,13 @@ def train_with_distillation(
     student = train(again, own_data, run / STUDENT, observe=observe, teacher=teacher.retriever)
     seconds = teacher.seconds + student.seconds
     better = student.best_mr > teacher.best_mr
-    kept = student if better else teacher
+    chosen = student if better else teacher
     average_verdicts([teacher.method, student.method])
     if world.is_main:
         notes = kept_note(STUDENT if better else TEACHER, teacher.best_mr, student.best_mr)
-        kept.retriever.save(run / "model", notes=notes)
+        chosen.retriever.save(run / "model", notes=notes)
     barrier(world)
-    return replace(kept, seconds=seconds, model_kept=2 if better else 1, models_trained=2)
+    return replace(chosen, seconds=seconds, model_kept=2 if better else 1, models_trained=2)
 
 
 def average_verdicts(methods: Sequence[Method]) -> None:

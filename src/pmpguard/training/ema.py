@@ -44,6 +44,6 @@ class AveragedWeights:
     @torch.no_grad()
     def _swap(self) -> None:
         for live, name in zip(self._live, self.names, strict=True):
-            kept = live.detach().clone()
+            trained = live.detach().clone()
             live.copy_(self.tensors[name])
-            self.tensors[name].copy_(kept)
+            self.tensors[name].copy_(trained)

@@ -44,10 +44,10 @@ def training_estimate(
     """
     images, device = len(table.first_rows), pick_device(settings.device)
     retriever = Retriever.create(settings.model, table.captions[:100]).to(device).eval()
-    per_image, kept = _reading(retriever, pixels)
+    per_image, bytes_per_image = _reading(retriever, pixels)
     steps = runs * settings.epochs * max(1, round(len(table) / settings.batch_size))
     if can_cache(retriever, settings.augmentation):
-        reading, held = images * per_image, images * kept
+        reading, held = images * per_image, images * bytes_per_image
     else:
         shown = settings.batch_size / settings.captions_per_image  # images of a step
         reading, held = steps * shown * per_image * TRAINED, 0

@@ -223,8 +223,10 @@ def set_up(
         train_split.table, train_split.images, train_split.tokens, sampler, config.augmentation, config.seed,
         device, world, same_shapes=captures(config, device, world),
     )  # fmt: skip
-    seen = None if config.look == "anew" else SeenVectors(train_split, method.retriever.config.dim, device)
-    runner = StepRunner(method, optimiser, averaged, config, device, world, teacher, seen)
+    seen_vectors = (
+        None if config.look == "anew" else SeenVectors(train_split, method.retriever.config.dim, device)
+    )
+    runner = StepRunner(method, optimiser, averaged, config, device, world, teacher, seen_vectors)
     return RunState(
         config, data, folder, world, device, identity, method, optimiser, averaged, sampler, loader,
         train_split, held_out, runner,

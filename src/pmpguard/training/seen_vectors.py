@@ -46,14 +46,14 @@ class SeenVectors:
             np.r_[rows.cpu().numpy(), : max(world.size - len(rows), 0)] for rows in missing
         )  # something for every rank
         anew = self.split.encode_pooled(retriever, world, *asked)
-        found = []
+        encoded = []
         for (vectors, has), rows, some in zip(kinds, missing, anew, strict=True):
             vectors[rows] = some.pooled[: len(rows)].half()
             is_large = vectors.numel() * 4 > kept_vectors.MAX_BYTES
             pooled = vectors.clone() if is_large else vectors.float()
-            found.append(Encoded(pooled, pooled[:, None][:, :0], has[:, None][:, :0]))
+            encoded.append(Encoded(pooled, pooled[:, None][:, :0], has[:, None][:, :0]))
             has.fill_(False)
-        return found[0], found[1]
+        return encoded[0], encoded[1]
 
     def tensors(self) -> dict[str, Tensor]:
         """What checkpoints hold of it."""

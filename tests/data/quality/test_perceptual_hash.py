@@ -147,7 +147,7 @@ def test_masks_of_every_size_miss_nothing(count):
 def test_small_chunks_change_nothing(monkeypatch):
     hashes = noisy_copies(np.random.default_rng(1), 60, 20)
     whole = near_pairs(hashes)
-    monkeypatch.setattr(perceptual_hash, "_CHUNK", 7)
+    monkeypatch.setattr(perceptual_hash, "_CANDIDATES_AT_ONCE", 7)
     for expected, found in zip(whole, near_pairs(hashes), strict=True):
         np.testing.assert_array_equal(expected, found)
 

@@ -105,7 +105,7 @@ def open_images(
     cache_images_gb: float = 4.0,
     framing: Framing = SQUASHED,
 ) -> ImageSource:
-    """Resident images when they fit (or when asked for), else streamed ones."""
+    """Images held in memory when they fit (or when asked for), else streamed ones."""
     count = len(table.first_rows)
     fits = count * 3 * size * size <= cache_images_gb * 1e9
     if cache_images == "never" or (cache_images == "auto" and not fits):

@@ -19,7 +19,7 @@ NEAR = 22  # bits of both hashes together
 _SEARCH, _SEARCH_MANY, _MANY = 10, 6, 100_000  # bits of the first hash searched, and in how many images
 _SIDE = 32  # the grey image that is hashed
 _LOW = 8  # frequencies, and rows and columns of patches
-_CHUNK = 4_000_000  # candidate pairs compared at a time
+_CANDIDATES_AT_ONCE = 4_000_000  # candidate pairs compared at a time
 _COSINES = np.cos(np.pi / _SIDE * np.outer(np.arange(_LOW), np.arange(_SIDE) + 0.5))  # (8,32)
 _WEIGHTS = np.left_shift(np.uint64(1), np.arange(64, dtype=np.uint64))  # (64,)
 
@@ -104,7 +104,7 @@ def _equal(first: np.ndarray, second: np.ndarray) -> Iterator[tuple[np.ndarray, 
     order = np.argsort(second, kind="stable")
     starts = np.searchsorted(second[order], first, "left")
     counts = np.searchsorted(second[order], first, "right") - starts  # (N,) equal values of each row
-    chunk = np.cumsum(counts) // _CHUNK
+    chunk = np.cumsum(counts) // _CANDIDATES_AT_ONCE
     for rows in np.split(np.arange(len(first)), np.flatnonzero(np.diff(chunk)) + 1):
         repeated = np.repeat(rows, counts[rows])
         within = np.arange(len(repeated)) - np.repeat(np.cumsum(counts[rows]) - counts[rows], counts[rows])

@@ -53,12 +53,12 @@ def weighted_mean(vectors: Tensor, numbers: Tensor, weights: Tensor) -> Tensor:
 
 def _projected(vectors: Tensor, mean: Tensor, directions: Tensor) -> Tensor:
     """(n, k): unit vectors in the number type of the given ones."""
-    found = torch.empty(len(vectors), directions.shape[1], dtype=vectors.dtype, device=vectors.device)
+    projected = torch.empty(len(vectors), directions.shape[1], dtype=vectors.dtype, device=vectors.device)
     for start in range(0, len(vectors), BLOCK_ROWS):
         part = full(vectors[start : start + BLOCK_ROWS])
         to = directions.to(part)
-        found[start : start + BLOCK_ROWS] = normalize(part @ to - mean.to(part) @ to, dim=1)
-    return found
+        projected[start : start + BLOCK_ROWS] = normalize(part @ to - mean.to(part) @ to, dim=1)
+    return projected
 
 
 def _inverse_root(covariance: Tensor) -> Tensor:

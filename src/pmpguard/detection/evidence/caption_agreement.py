@@ -69,10 +69,10 @@ def caption_agreement(
         others = captions[caption_of[siblings]].float()  # (Q, K, d)
         cosines = torch.einsum("qd,qkd->qk", captions[query_captions[part]].float(), others)
         closest = cosines.masked_fill(~present, -torch.inf).topk(min(CLOSEST, longest), dim=1).values
-        found = closest > -torch.inf  # (Q, 2)
-        totals = closest.masked_fill(~found, 0).sum(1)
-        answers[part] = totals / found.sum(1).clamp(min=1)
-        answered[part] = found.any(1)
+        exists = closest > -torch.inf  # (Q, 2)
+        totals = closest.masked_fill(~exists, 0).sum(1)
+        answers[part] = totals / exists.sum(1).clamp(min=1)
+        answered[part] = exists.any(1)
     if level is None:
         level = float(answers[answered].mean()) if answered.any() else 0.0
     return torch.where(answered, answers, level)

@@ -97,13 +97,13 @@ class _Claims:
         return torch.cat([self._strongest(*part) for part in asked])
 
     def _strongest(self, captions: Tensor, images: Tensor, left: Tensor) -> Tensor:
-        found = self._of(captions, images, left)
+        strongest = self._of(captions, images, left)
         if self.similar is None:
-            return found
+            return strongest
         numbers = self.similar.numbers[captions, :SIMILAR_TEXTS].long()  # (Q, k)
         lost = DISTANCE_COST * (1 - self.similar.cosines[captions, :SIMILAR_TEXTS].float())
         near = self._of(numbers, images[:, None], images[:, None]) - lost  # (Q, k)
-        return torch.maximum(found, near.amax(1))
+        return torch.maximum(strongest, near.amax(1))
 
     def _of(self, captions: Tensor, images: Tensor, left: Tensor) -> Tensor:
         holders = self.images[captions]  # (..., kept)

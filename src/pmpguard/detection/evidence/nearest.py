@@ -54,11 +54,11 @@ def centred(vectors: Tensor) -> Tensor:
     """Unit vectors (n, d) without what all have in common, which says nothing about any."""
     if vectors.dtype != torch.float16:
         return normalize(vectors - vectors.mean(0), dim=1)
-    found, mean = torch.empty_like(vectors), vectors.mean(0, dtype=torch.float32)
+    units, mean = torch.empty_like(vectors), vectors.mean(0, dtype=torch.float32)
     for start in range(0, len(vectors), CONVERTED_ROWS):
         part = slice(start, start + CONVERTED_ROWS)
-        found[part] = normalize(vectors[part].float() - mean, dim=1)
-    return found
+        units[part] = normalize(vectors[part].float() - mean, dim=1)
+    return units
 
 
 @torch.no_grad()
@@ -78,9 +78,9 @@ def nearest_others(
     for start in range(0, len(vectors), BLOCK_ROWS):
         block = vectors[start : start + BLOCK_ROWS] @ vectors.T  # (Q, n)
         block.diagonal(start).fill_(-torch.inf)
-        found = block.topk(nearest, dim=1)
-        cosines.append(found.values)
-        numbers.append(found.indices)
+        best = block.topk(nearest, dim=1)
+        cosines.append(best.values)
+        numbers.append(best.indices)
     return torch.cat(cosines), torch.cat(numbers)
 
 
@@ -98,9 +98,9 @@ def _by_cells(vectors: Tensor, nearest: int) -> tuple[Tensor, Tensor]:
         block = pool[: len(asked)] @ pool.T  # (Q, P)
         block.diagonal().fill_(-1.0)
         k = min(nearest, len(compared) - 1)
-        found = block.topk(k, dim=1)
-        cosines[asked, :k] = found.values.to(cosines)
-        numbers[asked, :k] = compared[found.indices].to(kind)
+        best = block.topk(k, dim=1)
+        cosines[asked, :k] = best.values.to(cosines)
+        numbers[asked, :k] = compared[best.indices].to(kind)
     return cosines, numbers
 
 
@@ -112,23 +112,23 @@ def sort_into_cells(vectors: Tensor) -> Cells:
     parts = torch.split(vectors, CONVERTED_ROWS)
     cell_of = torch.cat([nearest_centre(full(part), centres, groups) for part in parts])  # (n,)
     members = torch.argsort(cell_of, stable=True)  # (n,)
-    kept, starts = [], [0]
+    parent, starts = [], [0]
     for cell, count in enumerate(torch.bincount(cell_of, minlength=len(centres)).tolist()):
         first, end = starts[-1], starts[-1] + count
         bounds = [*range(first + MOST_MEMBERS, end, MOST_MEMBERS), end] if count else []
         starts += bounds
-        kept += [cell] * len(bounds)
-    return Cells(centres[torch.tensor(kept, device=centres.device)], members, tuple(starts))
+        parent += [cell] * len(bounds)
+    return Cells(centres[torch.tensor(parent, device=centres.device)], members, tuple(starts))
 
 
 def nearest_cells(cells: Cells, probed: int = PROBED_CELLS) -> Tensor:
     """(L, p): for each cell those nearest to it, its own first."""
-    found = []
+    nearest = []
     for start in range(0, len(cells), BLOCK_ROWS):
         block = cells.centres[start : start + BLOCK_ROWS] @ cells.centres.T
         block.diagonal(start).fill_(torch.inf)
-        found.append(block.topk(min(probed, len(cells)), dim=1).indices)
-    return torch.cat(found)
+        nearest.append(block.topk(min(probed, len(cells)), dim=1).indices)
+    return torch.cat(nearest)
 
 
 def nearest_centre(points: Tensor, centres: Tensor, groups: Cells | None) -> Tensor:
@@ -136,7 +136,7 @@ def nearest_centre(points: Tensor, centres: Tensor, groups: Cells | None) -> Ten
     if groups is None:
         return (points @ centres.T).argmax(1)
     best = points.new_full((len(points),), -torch.inf)
-    found = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+    centre_of = torch.zeros(len(points), dtype=torch.int64, device=points.device)
     probed = (points @ groups.centres.T).topk(min(PROBED_GROUPS, len(groups)), dim=1).indices  # (n, p)
     for group in range(len(groups)):
         near = (probed == group).any(1).nonzero()[:, 0]
@@ -146,8 +146,8 @@ def nearest_centre(points: Tensor, centres: Tensor, groups: Cells | None) -> Ten
         cosines, places = (points[near] @ centres[candidates].T).max(1)
         closer = cosines > best[near]
         best[near[closer]] = cosines[closer]
-        found[near[closer]] = candidates[places[closer]]
-    return found
+        centre_of[near[closer]] = candidates[places[closer]]
+    return centre_of
 
 
 def _grouped(centres: Tensor) -> Cells | None:

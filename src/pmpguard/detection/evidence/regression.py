@@ -32,11 +32,11 @@ def whiten(vectors: Tensor, components: int = MAX_COMPONENTS, dtype: torch.dtype
     more of them apart. Components without any deviation are left out.
     """
     mean, axes = _half_whitening(vectors, components)
-    found = torch.empty(len(vectors), axes.shape[1], dtype=dtype, device=vectors.device)
+    whitened = torch.empty(len(vectors), axes.shape[1], dtype=dtype, device=vectors.device)
     for start in range(0, len(vectors), BLOCK_ROWS):
         part = slice(start, start + BLOCK_ROWS)
-        found[part] = normalize((normalize(vectors[part].float(), dim=1) - mean) @ axes, dim=1).to(dtype)
-    return found
+        whitened[part] = normalize((normalize(vectors[part].float(), dim=1) - mean) @ axes, dim=1).to(dtype)
+    return whitened
 
 
 def _half_whitening(vectors: Tensor, components: int) -> tuple[Tensor, Tensor]:
@@ -186,5 +186,5 @@ def _swapped(measure: Measure) -> Measure:
 def _ridge(squares: Tensor, crossed: Tensor) -> Tensor:
     ridge = (RIDGE * squares.diagonal().mean()).clamp(min=1e-6)
     evened = squares + ridge * torch.eye(len(squares), dtype=squares.dtype, device=squares.device)
-    found: Tensor = torch.linalg.solve(evened, crossed)
-    return found
+    weights: Tensor = torch.linalg.solve(evened, crossed)
+    return weights

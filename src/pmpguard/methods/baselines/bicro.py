@@ -20,7 +20,7 @@ from pmpguard.methods.baselines.memory import nearest_remembered
 from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
 from pmpguard.models.retriever import Retriever
 
-_CHUNK = 4096
+_PAIRS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def consistency(
 
 def _paired_cosines(items: Tensor, item_of: Tensor, anchors: Tensor, anchor_of: Tensor) -> Tensor:
     """(N,): the similarity of each pair's item to the pair's anchor."""
-    parts = zip(torch.split(item_of, _CHUNK), torch.split(anchor_of, _CHUNK), strict=True)
+    parts = zip(torch.split(item_of, _PAIRS_AT_ONCE), torch.split(anchor_of, _PAIRS_AT_ONCE), strict=True)
     return torch.cat([(full(items[item]) * full(anchors[anchor])).sum(1) for item, anchor in parts])
 
 

@@ -175,7 +175,7 @@ def symmetric_divergence(
 
 def _divergence(logits: Tensor, plan: Tensor, present: Tensor, dim: int) -> Tensor:
     log_p = logits.masked_fill(present == 0, _MASKED).log_softmax(dim)  # (T, I)
-    kept = plan.clamp(min=_LEAST_SHARE) * present
-    q = kept / kept.sum(dim, keepdim=True).clamp(min=_LEAST_SHARE)
+    target = plan.clamp(min=_LEAST_SHARE) * present
+    q = target / target.sum(dim, keepdim=True).clamp(min=_LEAST_SHARE)
     difference = (q - log_p.exp()) * (q.clamp(min=1e-30).log() - log_p)
     return (difference * present).sum(dim) / 2

@@ -11,7 +11,7 @@ from pmpguard.losses.infonce import infonce_terms
 from pmpguard.methods.baselines.blocks import measure_in_blocks
 from pmpguard.methods.method import EncodedBatch, TrainingView, pooled_cosines
 
-CHUNK = 4096
+ITEMS_AT_ONCE = 4096
 
 
 class PairMemory(nn.Module):
@@ -52,4 +52,4 @@ def p_low_loss(view: TrainingView, temperature: float) -> Tensor:
 
 def nearest_remembered(items: Tensor, memory: Tensor) -> Tensor:
     """(K, d), (M, d) -> (K,): the most similar entry of the memory."""
-    return torch.cat([(full(part) @ full(memory).T).argmax(1) for part in torch.split(items, CHUNK)])
+    return torch.cat([(full(part) @ full(memory).T).argmax(1) for part in torch.split(items, ITEMS_AT_ONCE)])

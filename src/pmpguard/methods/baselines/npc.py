@@ -87,10 +87,10 @@ class Npc(Method):
         terms = infonce_terms(logits, batch.targets, batch.image_of)  # (T,)
         if batch.epoch < self.settings.warmup_epochs:
             return {"infonce": terms}
-        found = {"infonce": self.weigh(batch) * terms}
+        losses = {"infonce": self.weigh(batch) * terms}
         if self.settings.memory_weight > 0:
-            found["memory"] = self.settings.memory_weight * self._remembered_terms(batch, logits)
-        return found
+            losses["memory"] = self.settings.memory_weight * self._remembered_terms(batch, logits)
+        return losses
 
     def weigh(self, batch: EncodedBatch) -> Tensor:
         """(T,): what each pair of a batch counts."""

@@ -136,11 +136,11 @@ class Pir(Method):
                 "settings.scenes: the training split has no scene labels",
                 fix="set scenes to clusters or auto",
             )
-        found = int(given.max()) + 1
-        if found > settings.classes:
+        classes = int(given.max()) + 1
+        if classes > settings.classes:
             raise ConfigError(
-                f"settings.classes: {settings.classes}, but the training split has {found} scene classes",
-                fix=f"set it to {found} or more",
+                f"settings.classes: {settings.classes}, but the training split has {classes} scene classes",
+                fix=f"set it to {classes} or more",
             )
         return given
 

@@ -111,14 +111,14 @@ class Sclip(Method):
     def begin_epoch(self, view: TrainingView) -> EpochPlan:
         if view.epoch > 0:
             return EpochPlan()
-        found = NoiseDetector(bootstrap=0, seed=view.seed).fit(
+        detector = NoiseDetector(bootstrap=0, seed=view.seed).fit(
             *view.tokens(), view.caption_of, view.image_of, common_space=False
         )
-        if found.verdicts.informative:
-            self.p_match.copy_(torch.from_numpy(found.p_match))
+        if detector.verdicts.informative:
+            self.p_match.copy_(torch.from_numpy(detector.p_match))
         if view.token_ids is not None:
             self._find_keywords(*view.token_ids(), view.caption_of)
-        return EpochPlan(log={"estimated_mismatch_rate": found.noise_rate})
+        return EpochPlan(log={"estimated_mismatch_rate": detector.noise_rate})
 
     def _find_keywords(self, ids: Tensor, mask: Tensor, caption_of: Tensor) -> None:
         """Keep the keywords of the captions (C, L), of which row r has `caption_of[r]` (N,)."""

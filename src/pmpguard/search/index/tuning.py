@@ -33,6 +33,7 @@ from pmpguard.search.index.coded_files import Codecs, code_pooled, decode_pooled
 from pmpguard.search.index.coding import fit_codecs, sample_fragments
 from pmpguard.search.index.stored_vectors import StoredVectors
 from pmpguard.search.query import Kind
+from pmpguard.stable_random import StableRandom
 
 UNCODED = "float16"
 AUTO = "auto"
@@ -153,9 +154,9 @@ def _measured(
     progress: bool,
 ) -> tuple[list[Measured], int, int]:
     """A row for float16 and every codec, the number of queries and of images."""
-    images, generator = vectors["image"], np.random.default_rng(seed)
-    searched = np.sort(generator.permutation(rows["image"])[:MAX_SEARCHED])
-    queries, own = _queries(vectors, rows, searched, generator)
+    images, draws = vectors["image"], StableRandom("codec queries", seed)
+    searched = np.sort(rows["image"][draws.choice(len(rows["image"]), MAX_SEARCHED)])
+    queries, own = _queries(vectors, rows, searched, draws)
     pooled = torch.from_numpy(images.all_pooled()[searched])  # (S, d)
     coded = torch.from_numpy(decode_pooled(code_pooled(pooled)))
     near = {True: _nearest(queries, coded, own), False: _nearest(queries, pooled, own)}  # (Q, K) of S each
@@ -174,7 +175,7 @@ def _measured(
             bar.update(len(items))
     bar.close()
     best = {name: _best(found, wanted, near[name != UNCODED]) for name, found in scores.items()}
-    order = torch.from_numpy(generator.permutation(len(queries)))
+    order = torch.from_numpy(draws.order(len(queries)))
     halves = order.tensor_split(2) if len(order) > 1 else (order, order)
     table = []
     for name, found in best.items():
@@ -184,7 +185,7 @@ def _measured(
             Measured(
                 name,
                 round(images.item_bytes if name == UNCODED else _image_bytes(codecs[name], images)),
-                round(_lower_bound(shared[halves[0]].numpy(), generator), 4),
+                round(_lower_bound(shared[halves[0]].numpy(), draws), 4),
                 round(float(shared[halves[1]].mean()), 4),
                 round(float(same[halves[1]].mean()), 4),
             )
@@ -201,17 +202,18 @@ def _queries(
     vectors: Mapping[Kind, StoredVectors],
     rows: Mapping[Kind, npt.NDArray[np.int64]],
     searched: npt.NDArray[np.int64],
-    generator: np.random.Generator,
+    draws: StableRandom,
 ) -> tuple[Encoded, npt.NDArray[np.int64] | None]:
     """Captions, or images as if they were captions with the places (Q,) of their own among the searched."""
     if len(rows["caption"]):
-        return vectors["caption"].take(generator.permutation(rows["caption"])[:QUERIES]), None
-    own = generator.permutation(len(searched))[:QUERIES]
+        chosen = draws.choice(len(rows["caption"]), QUERIES)
+        return vectors["caption"].take(rows["caption"][chosen]), None
+    own = draws.choice(len(searched), QUERIES)
     items = vectors["image"].take(searched[own])
-    chance = torch.from_numpy(generator.random(items.mask.shape, np.float32)).masked_fill(~items.mask, -1)
-    chosen = chance.topk(min(WORDS, items.mask.shape[1]), dim=1).indices  # (Q, w)
-    fragments = items.fragments.gather(1, chosen[..., None].expand(-1, -1, items.fragments.shape[2]))
-    mask = items.mask.gather(1, chosen)
+    chance = torch.from_numpy(draws.uniform(items.mask.numel()).reshape(items.mask.shape))
+    words = chance.masked_fill(~items.mask, -1).topk(min(WORDS, items.mask.shape[1]), dim=1).indices  # (Q, w)
+    fragments = items.fragments.gather(1, words[..., None].expand(-1, -1, items.fragments.shape[2]))
+    mask = items.mask.gather(1, words)
     pooled = normalize((fragments * mask[..., None]).sum(1), dim=-1)
     return Encoded(pooled, fragments, mask), own
 
@@ -245,7 +247,8 @@ def _image_bytes(codecs: Codecs, images: StoredVectors) -> float:
     return images.dim + total / max(1, len(images))
 
 
-def _lower_bound(shared: npt.NDArray[np.float64], generator: np.random.Generator) -> float:
+def _lower_bound(shared: npt.NDArray[np.float64], draws: StableRandom) -> float:
     """The 5 % quantile of the mean of resampled queries."""
-    means = shared[generator.integers(len(shared), size=(RESAMPLES, len(shared)))].mean(1)
+    drawn = draws.below(len(shared), RESAMPLES * len(shared)).reshape(RESAMPLES, -1)
+    means = shared[drawn].mean(1)
     return float(np.quantile(means, LOWER))
