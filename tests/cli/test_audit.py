@@ -394,3 +394,36 @@ def test_ctrl_c_at_any_other_time(report, tmp_path, capsys, monkeypatch):
         assert main(words) == 130
     assert "interrupted" in capsys.readouterr().err
     assert main(words) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("audit world --crossfit.device cuda:99", "device: cuda:99 is asked for"),
+        ("audit world --model model --crossfit.device cuda:99", "device: cuda:99 is asked for"),
+        ("audit world --quick", "a quick audit needs pretrained encoders"),
+        ("audit world --crossfit.encoders light", "crossfit.encoders: light ones are not installed"),
+        ("audit world --crossfit.method pmpgard", "Fix: did you mean pmpguard?"),
+        ("audit world --out file/report", "file is a file, not a folder"),
+        ("embed world --model model --out vectors --device cuda:99", "device: cuda:99 is asked for"),
+        ("embed world --out vectors", "comes with pmpguard needs pretrained encoders"),
+        ("embed world --model world --out vectors", "world: no model here"),
+        ("embed world --model model --out file/vectors", "file is a file, not a folder"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_the_dataset_is_opened(
+    words, message, report, tmp_path, monkeypatch, capsys
+):
+    def opened(*_, **__):
+        raise AssertionError("the dataset was opened")
+
+    for place in ("audit.read_pairs", "embed.open_source"):
+        monkeypatch.setattr(f"pmpguard.cli.{place}", opened)
+    for place in ("audit.crossfit", "cli.embed"):
+        monkeypatch.setattr(f"pmpguard.{place}.has_weights", lambda: False)
+    for link, target in zip(("world", "model"), (report[0], report[2]), strict=True):
+        (tmp_path / link).symlink_to(target)
+    (tmp_path / "file").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert main(words.split()) == 1
+    assert message in capsys.readouterr().err and not (tmp_path / "vectors").exists()

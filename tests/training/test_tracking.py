@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pmpguard.training.tracking import Tracker, current_commit, environment, progress_bar, write_environment
+from pmpguard.training.tracking import Tracker, current_commit, environment, write_environment
 
 
 def lines(run: Path) -> list[dict[str, Any]]:
@@ -89,17 +89,3 @@ def test_the_environment_names_versions_hardware_and_commit(
     stored = json.loads((tmp_path / "environment.json").read_text())
     assert stored["commit"] == "abc123" and "threads" in stored["hardware"]
     assert set(stored) == set(environment())
-
-
-def test_the_bar_is_silent_without_a_terminal_and_shown_when_asked_for(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PMPGUARD_PROGRESS", raising=False)
-    with progress_bar(3, 1, "quiet") as bar:
-        bar.update()
-    assert capsys.readouterr().err == ""
-    monkeypatch.setenv("PMPGUARD_PROGRESS", "1")
-    with progress_bar(3, 1, "loud") as bar:
-        bar.update(2)
-    captured = capsys.readouterr()
-    assert "loud" in captured.err and "3/3" in captured.err and captured.out == ""

@@ -18,7 +18,7 @@ import pyarrow as pa
 import torch
 from PIL import Image
 
-from pmpguard.audit.crossfit import CrossfitConfig, fold_judges
+from pmpguard.audit.crossfit import CrossfitConfig, check_judges, fold_judges
 from pmpguard.audit.issue_types.find import find_issues, issue_counts, rows_with_issues
 from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY, write_issues, write_summary
 from pmpguard.audit.judging import (
@@ -159,6 +159,9 @@ def judge_pairs(
 
     `fingerprint` is that of the whole dataset; `outside` is one more judge, beside those.
     """
+    if judge is None:
+        check_judges(config.crossfit, config.quick)
+    device = pick_device(config.crossfit.device)
     stored = judge if isinstance(judge, ClipEmbeddings) else None
     looked = None if stored is not None else look(chosen, tell, engine)
     usable, unjudged = usable_rows(chosen, () if looked is None else looked.unreadable)
@@ -169,7 +172,6 @@ def judge_pairs(
     judged = chosen.filter(usable)
     require_contrast(judged, chosen)
     warnings = list(_unjudged_warnings(unjudged))
-    device = pick_device(config.crossfit.device)
     before: NoiseDetector | None = None
     if stored is not None:
         if not engine.alone:

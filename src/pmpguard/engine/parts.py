@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tqdm import tqdm
-
 from pmpguard import errors
 from pmpguard.errors import ConfigError, PmpguardError
+from pmpguard.progress import progress_bar
 
 MAX_ATTEMPTS = 3  # a part that kills its worker so often is not tried again
 EngineName = Literal["local", "ray"]
@@ -119,8 +118,9 @@ def run_parts(
     worker.
     """
     left = [part for part in parts if not part.done]
-    with tqdm(total=sum(part.size for part in parts), desc=title, disable=not title, unit=unit) as bar:
-        bar.update(sum(part.size for part in parts) - sum(part.size for part in left))
+    total = sum(part.size for part in parts)
+    done = total - sum(part.size for part in left)
+    with progress_bar(total, done, title, active=bool(title), unit=unit) as bar:
 
         def finished(part: Part) -> None:
             bar.update(part.size)

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
-from tqdm import tqdm
-
 from pmpguard.data.images.decode import ImageProblem
 from pmpguard.errors import DataError
 from pmpguard.files import file_name_of
 from pmpguard.geo.bands import COLOURS, colour_of, plain_name
 from pmpguard.geo.scene_files import SUFFIXES, SceneFiles
 from pmpguard.geo.web import Web, is_web
+from pmpguard.progress import watched
 
 ROOTS = ("catalog.json", "collection.json")
 MAX_DOCUMENTS = 20_000
@@ -72,7 +71,8 @@ def stac_scenes(
     reader = _Reader(start, downloads)
     scenes, problems = [], list[ImageProblem]()
     taken: dict[str, int] = {}
-    for place, item in tqdm(reader.items(problems), desc="STAC items", disable=not progress):
+    items = watched(reader.items(problems), None, "STAC items", unit=" items", active=progress)
+    for place, item in items:
         id = str(item.get("id", place))
         try:
             found = list(_scenes_of(item, place, reader, wanted))

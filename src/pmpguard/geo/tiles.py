@@ -16,7 +16,6 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
-from tqdm import tqdm
 
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.images.decode import ImageProblem
@@ -45,6 +44,7 @@ from pmpguard.geo.scenes import (
 )
 from pmpguard.geo.stac_input import NamedScene, stac_root, stac_scenes
 from pmpguard.geo.stacks import opened_scene
+from pmpguard.progress import watched
 
 METADATA = "metadata.parquet"
 DOWNLOADS = ".downloads"  # of assets on the web
@@ -290,7 +290,7 @@ def _tiles(
         for row in offsets(dataset.height, settings.size, settings.overlap)
         for column in offsets(dataset.width, settings.size, settings.overlap)
     ]
-    for column, row in tqdm(places, desc=scene.name, disable=not progress, unit=" tiles"):
+    for column, row in watched(places, len(places), scene.name, unit=" tiles", active=progress):
         part = (column, row, width, height)
         pixels, valid = read_tile(dataset, scene.files.path, look, part, settings.min_valid)
         if pixels is None:

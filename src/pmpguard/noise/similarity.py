@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from pmpguard.data.arrays import load_array
 from pmpguard.data.images.decode import load_pair_image
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
+from pmpguard.progress import watched
 
 ENCODED_AT_ONCE = 64
 
@@ -143,5 +143,6 @@ def filter_by_encoder(encoder: Encoder, table: PairTable) -> SimilarityFilter:
 
 def _parts(items: list[Any], name: str) -> Iterator[list[Any]]:
     """Short lists of items, with a progress bar on stderr."""
-    for start in tqdm(range(0, len(items), ENCODED_AT_ONCE), desc=f"encoding {name}", unit="batch"):
+    starts = range(0, len(items), ENCODED_AT_ONCE)
+    for start in watched(starts, len(starts), f"encoding {name}", unit="batch"):
         yield items[start : start + ENCODED_AT_ONCE]

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tqdm import tqdm
 
 from pmpguard.data.known_datasets import STAND_IN
 from pmpguard.errors import ConfigError
 from pmpguard.files import new_directory, write_json
+from pmpguard.progress import progress_bar
 from pmpguard.stable_random import StableRandom
 from pmpguard.synthetic.scenes import synthetic_scenes
 
@@ -36,7 +36,7 @@ def write_rs5m(out: Path, count: int, *, val: float = 0.05, size: int = 64, seed
     if held_out < 1 or held_out >= count:
         raise ConfigError(f"val {val} of {count} samples leaves a split empty", fix="choose another share")
     told = {"train": count - held_out, "val": held_out, "missing captions": 0, "not overhead": 0}
-    with new_directory(out) as folder, tqdm(total=count, desc="writing", unit="sample") as bar:
+    with new_directory(out) as folder, progress_bar(count, 0, "writing", unit="sample") as bar:
         for split in ("train", "val"):
             (folder / split).mkdir()
             for number in range(-(-told[split] // SAMPLES_A_SHARD)):

@@ -19,11 +19,11 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from tqdm import tqdm
 
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError
 from pmpguard.files import atomic_directory
+from pmpguard.progress import progress_bar
 from pmpguard.synthetic.captions import CAPTIONS, WrongCaption, describe_scene, wrong_description
 from pmpguard.synthetic.drawing.render import render_scene, render_scenes
 from pmpguard.synthetic.layout import draw_scene
@@ -87,7 +87,7 @@ def synthetic_scenes(
     scenes: list[Scene] = []
     pixels = np.empty((count, size, size, 3), np.uint8)
     show = count >= SHOW_PROGRESS_FROM if progress is None else progress
-    with tqdm(total=count, desc="scenes", unit="scene", disable=not show) as bar:
+    with progress_bar(count, 0, "scenes", unit="scene", active=show) as bar:
         for drawn, painted in _chunks(count, seed, size, processes):
             pixels[len(scenes) : len(scenes) + len(drawn)] = painted
             scenes.extend(drawn)

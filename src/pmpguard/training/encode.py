@@ -15,6 +15,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.device import encoder_precision
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
+from pmpguard.progress import progress_bar
 from pmpguard.training import kept_vectors
 from pmpguard.training.distributed import World, gather_encoded
 from pmpguard.training.feature_cache import (
@@ -27,7 +28,6 @@ from pmpguard.training.feature_cache import (
 )
 from pmpguard.training.loader import ImageInput, ImageInputs, TextInput, TokenTable
 from pmpguard.training.stored_features import Storage
-from pmpguard.training.tracking import progress_bar
 
 BATCH = 128
 ALONE = World()

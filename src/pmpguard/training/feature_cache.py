@@ -28,10 +28,10 @@ from pmpguard.errors import ConfigError
 from pmpguard.models.checkpoints import tensors_fingerprint, weights_fingerprint
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
+from pmpguard.progress import progress_bar
 from pmpguard.training.kept_vectors import bytes_of
 from pmpguard.training.loader import ImageInput, ImageInputs, TextInput, TokenTable
 from pmpguard.training.stored_features import Storage, read_or_make
-from pmpguard.training.tracking import progress_bar
 
 IN_MEMORY = Storage("always")
 

@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from pmpguard.config import to_dict
 from pmpguard.data.images.sources import ImageSource
@@ -25,6 +23,7 @@ from pmpguard.methods.method import EpochPlan, Method
 from pmpguard.methods.registry import find_method
 from pmpguard.models.checkpoints import weights_fingerprint
 from pmpguard.models.retriever import Retriever
+from pmpguard.progress import Bar, progress_bar
 from pmpguard.training.batch_sampler import PairSampler
 from pmpguard.training.checkpoint import (
     ANOTHER,
@@ -50,7 +49,7 @@ from pmpguard.training.parameter_groups import build_optimiser
 from pmpguard.training.schedule import rate_factor, step_seed
 from pmpguard.training.seen_vectors import SeenVectors
 from pmpguard.training.step import StepRunner, captures
-from pmpguard.training.tracking import Tracker, progress_bar, write_environment
+from pmpguard.training.tracking import Tracker, write_environment
 
 _LOG_EVERY = 10
 
@@ -133,7 +132,7 @@ class Watch:
     """Who follows a run: its record, its bar, and whoever may ask it to stop."""
 
     tracker: Tracker
-    bar: tqdm[Any]
+    bar: Bar
     stop: StopRequest
 
 

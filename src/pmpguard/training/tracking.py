@@ -6,18 +6,15 @@ import json
 import os
 import platform
 import subprocess
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from tqdm import tqdm
 
 import pmpguard
 from pmpguard.files import full_disk_named, make_folder, sync, write_json
-from pmpguard.progress import progress_wanted
 
 
 def describe_hardware(device: torch.device | str = "cpu") -> str:
@@ -115,20 +112,3 @@ class Tracker:
 
 def write_environment(run: Path, device: torch.device | str) -> None:
     write_json(run / "environment.json", environment(device))
-
-
-def progress_bar(
-    total: int, done: int, text: str, *, active: bool = True, unit: str = "step", leave: bool = True
-) -> tqdm[Any]:
-    """A bar on stderr; silent when stderr is no terminal and PMPGUARD_PROGRESS is not set."""
-    shown = active and progress_wanted()
-    return tqdm(
-        total=total,
-        initial=done,
-        desc=text,
-        unit=unit,
-        disable=not shown or total == 0,
-        leave=leave,
-        file=sys.stderr,
-        dynamic_ncols=True,
-    )

@@ -236,7 +236,8 @@ def test_images_inside_shards(tmp_path):
     ]
 
 
-def test_the_bar_goes_to_stderr(tmp_path, capsys):
+def test_the_bar_goes_to_stderr(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PMPGUARD_PROGRESS", "1")
     load_images(dataset(tmp_path, 3), range(3), 6, progress=True)
     captured = capsys.readouterr()
     assert captured.out == "" and "3/3" in captured.err

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, TypeVar
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
-from tqdm import tqdm
 
 from pmpguard.data.images import tiff as tiff_bands
 from pmpguard.data.images.framing import SQUASHED, Framing, framed
@@ -25,6 +24,7 @@ from pmpguard.data.images.roots import OUTSIDE, OUTSIDE_FIX, is_confined
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.shards import read_member, split_reference
 from pmpguard.errors import ConfigError, DataError, MissingExtraError
+from pmpguard.progress import progress_bar
 from pmpguard.remote import is_remote, read_whole
 from pmpguard.safe_text import one_line
 
@@ -271,7 +271,7 @@ def map_images(
             id, image = (table.arrow[name][row].as_py() for name in ("image_id", "image"))
             return ImageProblem(id, image, error.kind, error.reason)
 
-    bar = tqdm(total=len(rows), desc=progress, disable=not progress, unit=" images")
+    bar = progress_bar(len(rows), 0, progress, active=bool(progress), unit=" images")
     with bar, ThreadPoolExecutor(workers) if workers else nullcontext() as pool:
         # Blocks, so that a long list of rows does not become as long a list of waiting jobs.
         for start in range(0, len(rows), _BLOCK):

@@ -22,12 +22,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
-from tqdm import tqdm
 
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.models.config import Ranking
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.retriever import Retriever
+from pmpguard.progress import progress_bar
 from pmpguard.search.codec import CodecSpec
 from pmpguard.search.index.coded_files import Codecs, code_pooled, decode_pooled
 from pmpguard.search.index.coding import fit_codecs, sample_fragments
@@ -163,8 +163,7 @@ def _measured(
     wanted = np.unique(torch.cat(list(near.values()), 1).numpy())  # (U,) of S
     ranking: Ranking | None = "pooled+awareness" if is_blind(model) else None
     scores = {name: torch.empty(len(queries), len(wanted)) for name in (UNCODED, *codecs)}
-    title = "measuring codecs"
-    bar = tqdm(total=len(wanted) * len(scores), desc=title, unit=" images", disable=not progress)
+    bar = progress_bar(len(wanted) * len(scores), 0, "measuring codecs", unit=" images", active=progress)
     for start in range(0, len(wanted), ROWS_AT_ONCE):
         items = images.take(searched[wanted[start : start + ROWS_AT_ONCE]])
         span = slice(start, start + len(items))
