@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from audit_data import RESULTS, Dataset, judged_parts, load_dataset, record, usual_dataset
 
-from pmpguard.audit.cleaning import clean_pairs
+from pmpguard.audit.cleaning import Policy, clean_pairs
 from pmpguard.audit.crossfit import CrossfitConfig, training_settings
 from pmpguard.audit.judging import judge_parts
 from pmpguard.data.images.sources import ImageSource, ImageSubset
@@ -58,8 +58,9 @@ def measure(data: Dataset, rate: float, config: CrossfitConfig) -> dict[str, flo
     parts = [part for _, part in judged_parts(Dataset(dirty, pixels, data.name), dirty, config, config.seed)]
     rows, verdicts = judge_parts(dirty, parts, proposals=3, heat_maps=0, bootstrap=0, seed=config.seed)
     versions = {"dirty": dirty, "true": true_table}
-    for policy in ("drop", "rematch"):
-        versions[f"cleaned, {policy}"] = clean_pairs(dirty, rows, policy).table  # type: ignore[arg-type]
+    policies: tuple[Policy, ...] = ("drop", "rematch")
+    for policy in policies:
+        versions[f"cleaned, {policy}"] = clean_pairs(dirty, rows, policy).table
     found = {"estimated_rate": verdicts.noise_rate}
     code_of = {image: code for code, image in enumerate(dict.fromkeys(dirty.column("image_id")))}
     for name, table in versions.items():

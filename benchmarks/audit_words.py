@@ -81,7 +81,7 @@ def measure_words(
             row: wrong_characters(texts[row], wrong[row]) for row in part.rows[corruption.is_noisy[part.rows]]
         }
         hit = [any(a <= s < b for a, b in false.get(r, ())) for r, s in zip(rows, words.start, strict=True)]
-        rises = judged.images.rises(words.spelling, image_of[words.pair])
+        rises = judged.image_words.rises(words.spelling, image_of[words.pair])
         seen = visibility(words.spelling, rises, p_match[words.pair], len(words.spellings))
         columns["all"].append(judged.support)
         columns["image"].append(image_evidence(words.spelling, rises, seen))

@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from pmpguard.cli.demo import METHODS, SETTINGS, demo_config
+from pmpguard.cli.demo import METHODS, demo_config
 from pmpguard.experiments.rows import append_row, read_rows, row_fingerprint, summarise
 from pmpguard.experiments.run import (
     PreparedDataset,
@@ -31,9 +31,8 @@ def main(seeds: list[int], rates: list[float]) -> None:
     data: PreparedDataset | None = None
     for seed in seeds:
         for rate in rates:
-            for method in METHODS:
+            for method, settings in METHODS.items():
                 base = demo_config(scenes=1000, rate=rate, seed=seed, epochs=10, encoders="light")
-                settings = SETTINGS.get(method, {})
                 train = replace(base.train, method=method, settings=settings, checkpoint_every=-1)
                 config = resolve_experiment(replace(base, train=train))
                 if row_fingerprint(method, deciding_settings(config)) in done:

@@ -63,7 +63,7 @@ def first_images(config: ExperimentConfig, train: int) -> PreparedDataset:
         part = table.split(name)
         kept[splits == name] = part.image_codes < (train if name == "train" else train // 5)
     table = table.filter(kept)
-    size, framing = config.train.model.image_size, config.train.model.framing
+    size, framing = config.train.model.input_size, config.train.model.framing
     images = {
         name: open_images(table.split(name), size, torch.device("cpu"), "always", framing=framing)
         for name in table.splits()

@@ -118,7 +118,7 @@ def neighbour_recall(vectors: Tensor) -> float:
     hits = []
     for part in torch.split(asked, 50):
         cosines = torch.cat(
-            [part_of.float() @ vectors[part].float().T for part_of in vectors.split(65_536)]
+            [part_of.float() @ vectors[part].float().T for part_of in torch.split(vectors, 65_536)]
         ).T
         cosines[torch.arange(len(part)), part] = -2.0
         exact = cosines.topk(found.shape[1], dim=1).indices
@@ -130,8 +130,8 @@ def canonical_images(detector: NoiseDetector) -> Tensor:
     """The vectors of images that the last rounds found neighbours among."""
     rows, weight = torch.arange(len(detector.p_match)), detector.clean_probability
     sums = regression_sums(*detector.vectors, rows, rows, weight)
-    means = (weighted_mean(vectors, rows, weight) for vectors in detector.vectors)
-    return canonical_vectors(*detector.vectors, sums, *means, float(weight.sum()))[1]
+    text_mean, image_mean = (weighted_mean(vectors, rows, weight) for vectors in detector.vectors)
+    return canonical_vectors(*detector.vectors, sums, text_mean, image_mean, float(weight.sum()))[1]
 
 
 def proposals(detector: NoiseDetector, own: np.ndarray) -> dict[str, Any]:

@@ -26,13 +26,15 @@ from pmpguard.experiments.grid import cell_config, read_grid
 from pmpguard.experiments.recipe_names import find_recipe
 from pmpguard.experiments.run import prepare_dataset
 from pmpguard.methods.method import TrainingView
-from pmpguard.noise.inject import corrupt_pairs
+from pmpguard.noise.inject import Level, corrupt_pairs
 from pmpguard.training.encode import Split
 from pmpguard.training.loop import build_method
 
 RECIPE = find_recipe("rsicd-light")
-CASES = [("caption", 0.0), ("caption", 0.2), ("caption", 0.4), ("caption", 0.6), ("caption", 0.8),
-         ("image", 0.4), ("image", 0.8)]  # fmt: skip
+CASES: list[tuple[Level, float]] = [
+    *(("caption", rate) for rate in (0.0, 0.2, 0.4, 0.6, 0.8)),
+    *(("image", rate) for rate in (0.4, 0.8)),
+]
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ class FrozenFeatures:
 def frozen_features(table: PairTable, config: CrossfitConfig, kept: Path | None = None) -> FrozenFeatures:
     """Encode a table as a quick audit does, or read the file `kept` where one is of this table."""
     settings = training_settings(table, config)
-    mark = f"{table.fingerprint} {settings.model.vision} {settings.model.text} {settings.model.image_size}"
+    mark = f"{table.fingerprint} {settings.model.vision} {settings.model.text} {settings.model.input_size}"
     names, found = table.column("image"), None
     if kept is not None and kept.is_file():
         found = load_file(kept)
@@ -49,7 +49,7 @@ def frozen_features(table: PairTable, config: CrossfitConfig, kept: Path | None 
     if found is None:
         device = pick_device(settings.device)
         retriever = Retriever.create(settings.model, table.captions).to(device).eval()
-        pixels = StreamedImages(table, settings.model.image_size, device, framing=settings.model.framing)
+        pixels = StreamedImages(table, settings.model.input_size, device, framing=settings.model.framing)
         whole = Split.open(table, pixels, retriever, batch=settings.batch_size, precision=settings.precision)
         captions, images = whole.pooled_features(retriever)
         marked = torch.tensor(list(mark.encode()), dtype=torch.uint8)

@@ -33,7 +33,7 @@ from PIL import Image
 from pmpguard.training.tracking import current_commit, describe_hardware
 
 DIM = 512  # of the given embeddings, as CLIP's
-TINY = {"vision": "tiny", "text": "tiny", "dim": DIM, "image_size": 32, "max_tokens": 16}
+TINY: dict[str, Any] = {"vision": "tiny", "text": "tiny", "dim": DIM, "image_size": 32, "max_tokens": 16}
 SIZES = {  # pairs, few and many: what two cores do in some minutes
     "stats": (100_000, 1_000_000),
     "check": (20_000, 100_000),

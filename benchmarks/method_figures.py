@@ -38,7 +38,8 @@ def boundary_figure(axes: Any) -> float:
 
 
 def normal_cdf(x: np.ndarray, mean: float, deviation: float) -> np.ndarray:
-    return torch.special.ndtr(torch.from_numpy((x - mean) / deviation)).numpy()
+    below: np.ndarray = torch.special.ndtr(torch.from_numpy((x - mean) / deviation)).numpy()
+    return below
 
 
 def awareness_figure(axes: Any) -> None:

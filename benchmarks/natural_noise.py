@@ -46,6 +46,7 @@ BLOCK = {"farmland", "cropland"}  # words of UCM's block of captions that belong
 FIELDS_AROUND = "sparseresidential"  # four of the block's images have fields around the houses: doubtful
 FOLDS, EPOCHS, WARM_UP, BATCH, DIM, TEMPERATURE, AT = 3, 12, 5, 256, 256, 0.07, 50
 Array = np.ndarray[Any, np.dtype[np.float64]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def known_pairs(ucm: PairTable) -> list[dict[str, str]]:
@@ -100,7 +101,7 @@ class Heads(nn.Module):
         return normalize(self.texts(texts), dim=1), normalize(self.images(images), dim=1)
 
 
-def trained_heads(data: Features, rows: Array, epochs: int, seed: int) -> Heads:
+def trained_heads(data: Features, rows: Numbers, epochs: int, seed: int) -> Heads:
     """InfoNCE over the pairs `rows`, a batch at a time."""
     torch.manual_seed(seed)
     draw = np.random.default_rng([seed, 1])
@@ -112,13 +113,13 @@ def trained_heads(data: Features, rows: Array, epochs: int, seed: int) -> Heads:
         for part in np.array_split(draw.permutation(rows), -(-len(rows) // BATCH)):
             logits, targets, own = batch_logits(heads, data, part)
             optimiser.zero_grad()
-            infonce_terms(logits, targets, own).mean().backward()
+            torch.autograd.backward(infonce_terms(logits, targets, own).mean())
             optimiser.step()
             schedule.step()
     return heads.eval()
 
 
-def batch_logits(heads: Heads, data: Features, part: Array) -> tuple[Tensor, Tensor, Tensor]:
+def batch_logits(heads: Heads, data: Features, part: Numbers) -> tuple[Tensor, Tensor, Tensor]:
     """(T, I) logits of some pairs among themselves, what belongs together, and each caption's image."""
     captions, images = data.table.caption_codes[part], data.table.image_codes[part]
     keys, own = np.unique(images, return_inverse=True)

@@ -47,7 +47,7 @@ def frozen_features(table: PairTable, folder: Path | None, device: torch.device)
     model = judge_model(True, None)
     retriever = Retriever.create(model, table.captions).to(device).eval()
     texts, images = Split.open(
-        table, open_images(table, model.image_size, device), retriever, batch=256
+        table, open_images(table, model.input_size, device), retriever, batch=256
     ).pooled_features(retriever)
     for file, vectors in zip(files, (texts, images), strict=False):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -59,10 +59,10 @@ def ridge_judge(vectors: Pair, table: PairTable) -> Pair:
     """(C, l), (I, l): where a regression on clean validation pairs expects the image of each text."""
     texts, images = whiten(vectors[0]), whiten(vectors[1])
     rows = np.flatnonzero(np.array(table.column("split")) == "val")
-    numbers = [
+    text_of, image_of = (
         torch.from_numpy(codes[rows]).to(texts.device) for codes in (table.caption_codes, table.image_codes)
-    ]
-    sums = regression_sums(texts, images, *numbers, torch.ones(len(rows), device=texts.device))
+    )
+    sums = regression_sums(texts, images, text_of, image_of, torch.ones(len(rows), device=texts.device))
     return normalize(texts @ sums.to_images(), dim=1), images
 
 

@@ -24,8 +24,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -221,7 +222,8 @@ def main() -> None:
     ids = items.metadata["id"].to_pylist()
     with server(options.store) as settings:
         stores: dict[str, Any] = {"exact": ExactIndex(options.dim), "postgres": PostgresIndex(options.dim)}
-        for kind in ("ivf",) if options.without_hnsw else ("ivf", "hnsw"):
+        kinds: list[Literal["ivf", "hnsw"]] = ["ivf"] if options.without_hnsw else ["ivf", "hnsw"]
+        for kind in kinds:
             stores[f"faiss_{kind}"] = FaissIndex(options.dim, kind)
             stores[f"faiss_{kind}"].faiss.omp_set_num_threads(options.threads)
         if importlib.util.find_spec("usearch"):
@@ -229,7 +231,7 @@ def main() -> None:
         built, resident = {}, {}
         for name, store in stores.items():
             before = resident_mb()
-            built[name] = timed(lambda store=store: store.add(ids, items.vectors, items.metadata))
+            built[name] = timed(partial(store.add, ids, items.vectors, items.metadata))
             if isinstance(store, FaissIndex):
                 store.fit(items.alike)
             resident[name] = round(resident_mb() - before)

@@ -35,6 +35,7 @@ from pmpguard.search.index.coded_files import code_pooled, decode_pooled
 from pmpguard.search.index.coding import sample_fragments
 from pmpguard.search.index.stored_vectors import open_vectors
 from pmpguard.search.index.tuning import choose_codec
+from pmpguard.search.query import Kind
 from pmpguard.search.sources import source_of_pairs
 
 SHORTLIST = 100
@@ -95,7 +96,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         embedding = options.embedding or Path(place) / "emb"
         embed_source(source_of_pairs(table), options.model, embedding, progress=False)
-        vectors = {kind: open_vectors(embedding, kind) for kind in ("image", "caption")}
+        kinds: tuple[Kind, ...] = ("image", "caption")
+        vectors = {kind: open_vectors(embedding, kind) for kind in kinds}
         images = vectors["image"].take(np.arange(len(vectors["image"])))
         texts, shown_table = vectors["caption"].take(every), table.take(every.tolist())
         names = options.codecs.split(",")

@@ -45,6 +45,7 @@ from pmpguard.training.batch_sampler import PairSampler
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.distributed import World
 from pmpguard.training.ema import AveragedWeights
+from pmpguard.training.feature_cache import encode_texts
 from pmpguard.training.loader import BatchLoader, DeviceBatch, TokenTable
 from pmpguard.training.loop import build_method
 from pmpguard.training.parameter_groups import build_optimiser
@@ -173,7 +174,7 @@ def speed_row(bench: Bench, steps: int) -> dict[str, Any]:
     fed = sorted(once(bench.run_and_feed) / len(batches) for _ in range(3))
     pairs = len(batches[0].rows)
     with torch.no_grad():
-        longest = batches[0].words.encode(bench.runner.method.retriever).mask.shape[1]
+        longest = encode_texts(bench.runner.method.retriever, batches[0].texts).mask.shape[1]
     return {
         "milliseconds": alone[1],
         "fastest_and_slowest": [alone[0], alone[2]],

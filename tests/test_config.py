@@ -22,6 +22,8 @@ from pmpguard.config import (
 from pmpguard.errors import ConfigError
 from pmpguard.experiments.grid import GridConfig
 from pmpguard.methods.baselines.bicro import BiCroSettings
+from pmpguard.methods.baselines.dove import DoveSettings
+from pmpguard.methods.baselines.swan import SwanSettings
 from pmpguard.methods.baselines.vse import VseSettings
 from pmpguard.methods.pmpguard_settings import PmpGuardSettings
 from pmpguard.models.config import RetrieverConfig
@@ -117,6 +119,9 @@ def test_wrong_settings_are_named(change, message):
 
 FORMER = [
     (RetrieverConfig, "max_words", "max_tokens"),
+    (RetrieverConfig, "stages", "multi_scale"),
+    (SwanSettings, "stages", "multi_scale"),
+    (DoveSettings, "stages", "multi_scale"),
     (OptimiserConfig, "new_lr", "head_lr"),
     (OptimiserConfig, "accumulate", "grad_accumulation"),
     (OptimiserConfig, "clip", "max_grad_norm"),

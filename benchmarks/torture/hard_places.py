@@ -127,7 +127,7 @@ def jump_clock(command: Command, made: Artefacts, work: Path, times: int, seed: 
             **os.environ, "LD_PRELOAD": str(library), "CLOCK_SEED": str(seed + number + 1),
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1",
         }  # fmt: skip
-        words = [sys.executable, "-m", "torture.recorded", command.name, made.folder, place]
+        words = [sys.executable, "-m", "torture.recorded", command.name, str(made.folder), str(place)]
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         looked = apart(partial(command.result, place), work / "scratch")
         if done.returncode:

@@ -186,7 +186,7 @@ def record(command: Command, made: Artefacts, place: Path, log: Path, library: P
         "POWERCUT_LOG": str(log), "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }  # fmt: skip
-    words = [sys.executable, "-m", "torture.recorded", command.name, made.folder, place.resolve()]
+    words = [sys.executable, "-m", "torture.recorded", command.name, str(made.folder), str(place.resolve())]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command.name}: {done.stdout[-500:]}{done.stderr[-1500:]}"
 

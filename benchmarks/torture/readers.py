@@ -64,6 +64,7 @@ def read_vectors(folder: Path, made: Artefacts) -> None:
 
 
 def resume_run(folder: Path, made: Artefacts) -> None:
+    from pmpguard.files import read_json
     from pmpguard.training import checkpoint
 
     found = checkpoint.latest_checkpoint(folder)
@@ -71,7 +72,7 @@ def resume_run(folder: Path, made: Artefacts) -> None:
         return
     identity = checkpoint.RunIdentity(**IDENTITY[0]) if IDENTITY else None
     if identity is None:
-        stored = checkpoint.read_json(made.run / "checkpoints" / found.name / "state.json")
+        stored = read_json(made.run / "checkpoints" / found.name / "state.json")
         IDENTITY.append(stored["identity"])
         identity = checkpoint.RunIdentity(**stored["identity"])
     checkpoint.refuse_foreign(folder, identity)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 from pmpguard.cli.reference import reference_page
-from pmpguard.experiments.leaderboard import documentation_page
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tools.leaderboard import documentation_page
 
 DOWNLOAD = '[Download this notebook]({name}){{ .md-button download="{name}" }}'
 

@@ -33,6 +33,7 @@ RENAMED_SETTINGS: dict[str, tuple[str, ...]] = {
     "resident_gb": ("cache_images_gb",),
     "second_from": ("distill_above_rate",),
     "smoothing": ("probability_ema",),
+    "stages": ("multi_scale",),
     "teach": ("distill_weight",),
     "warm_up": ("warmup_ratio", "warmup_epochs"),
     "warm_up_share": ("warmup_share",),

@@ -97,6 +97,22 @@ def test_other_settings_in_the_same_folder_are_refused_by_name(
     assert [(trained / name).read_bytes() for name in names] == before
 
 
+def test_a_finished_run_without_checkpoints_is_another_s_as_well(
+    tmp_path: Path, world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its model, noise and settings stay; the very same settings train it again."""
+    run = tmp_path / "run"
+    plain = {**SMALL, "method": "infonce", "settings": {}, "epochs": 1, "checkpoint_every": -1}
+    words = ["train", str(run), "--dataset", str(world), "--train", json.dumps(plain)]
+    assert main(words) == 0 and not list(run.glob("checkpoints/step-*"))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for more, named in (("--train.seed", "5"), "config.seed: 0 then, 5 now"), (("--noise.rate", "0.2"), "noise: "):
+        assert main([*words, *more]) == 1
+        assert f"{run} cannot be resumed: {named}" in capsys.readouterr().err
+        assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert main(words) == 0
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -138,6 +154,24 @@ def test_a_model_setting_given_its_default_is_told_from_one_that_is_not_given(
         "train.model.ranking: 'awareness' is given, but infonce trains with 'pooled'"
         in capsys.readouterr().err
     )
+
+
+def test_encoders_from_scratch_are_pointed_out_on_real_data(
+    tmp_path: Path, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = []
+
+    def stopped(config: experiment.ExperimentConfig, *_: object, **__: object) -> None:
+        sizes.append(config.train.model.image_size)
+        raise Interrupted("stopped")
+
+    monkeypatch.setattr(command, "run_experiment", stopped)
+    real, pretrained = ["--dataset", str(world)], ["--config", "light"]
+    for more, said in ((real, 1), ([], 0), ([*real, *pretrained], 0)):
+        assert main(["train", str(tmp_path / "run"), *more]) == 130
+        assert capsys.readouterr().err.count("tiny encoders learn from scratch") == said
+    assert main(["train", str(tmp_path / "run"), *real, "--train.model.vision", "efficientnet-lite0"]) == 130
+    assert sizes == [64, 64, 224, 224]
 
 
 def test_a_former_option_is_refused_with_its_new_word(capsys: pytest.CaptureFixture[str]) -> None:

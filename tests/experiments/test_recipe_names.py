@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from pmpguard.config import from_dict
 from pmpguard.errors import ConfigError
 from pmpguard.experiments.recipe_names import FOLDER, find_recipe, recipe_titles
+from pmpguard.training.config import TrainConfig, resolve
 
 
 def test_names_paths_and_own_files(tmp_path, monkeypatch):
@@ -32,3 +35,12 @@ def test_every_recipe_has_a_title_of_its_own():
     titles = recipe_titles()
     assert set(titles) == {path.stem for path in FOLDER.glob("*.yaml")}
     assert all(titles.values()) and len(set(titles.values())) == len(titles)
+
+
+@pytest.mark.parametrize("name", ["frozen-light", "light", "swin-bert"])
+def test_every_recipe_of_a_training_starts_from_pretrained_encoders(name):
+    assert {path.stem for path in (FOLDER / "train").glob("*.yaml")} == {"frozen-light", "light", "swin-bert"}
+    plain = yaml.safe_load((FOLDER / "train" / f"{name}.yaml").read_text())
+    assert set(plain) == {"train"}
+    model = resolve(from_dict(TrainConfig, plain["train"], name)).model
+    assert model.image_size == 224 and "tiny" not in (model.vision, model.text)

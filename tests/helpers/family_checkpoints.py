@@ -87,12 +87,13 @@ def save_mae(folder):
     return model
 
 
-def save_t5(folder):
-    from transformers import T5Config, T5ForConditionalGeneration
+def save_t5(folder, name="T5"):
+    """T5 or mT5."""
+    import transformers
 
     tokenizer, size = save_ending_tokenizer(folder)
     torch.manual_seed(0)
-    config = T5Config(
+    config = getattr(transformers, f"{name}Config")(
         vocab_size=size,
         d_model=16,
         d_kv=8,
@@ -102,6 +103,6 @@ def save_t5(folder):
         dropout_rate=0.0,
         decoder_start_token_id=0,
     )
-    model = shaken(T5ForConditionalGeneration(config))
+    model = shaken(getattr(transformers, f"{name}ForConditionalGeneration")(config))
     model.save_pretrained(folder)
     return model, tokenizer

@@ -6,12 +6,13 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 CAPTIONS = ["a pond", "two planes near a long runway", "a round pond beside the farm", "trees"]
 
 
-def save_tokenizer(folder, first, last):
+def save_tokenizer(folder, first, last, begin=("[PAD]", "[UNK]")):
     """A word-level tokenizer with special tokens, as a checkpoint folder holds it."""
     from transformers import PreTrainedTokenizerFast
 
-    words = ["[PAD]", "[UNK]", *sorted({word for caption in CAPTIONS for word in caption.split()})]
-    vocabulary = {word: place for place, word in enumerate([*words, first, last])}
+    words = [*begin, *sorted({word for caption in CAPTIONS for word in caption.split()})]
+    every = dict.fromkeys([*words, first, last])
+    vocabulary = {word: place for place, word in enumerate(every)}
     rules = Rules(models.WordLevel(vocabulary, unk_token="[UNK]"))
     rules.normalizer = normalizers.Lowercase()
     rules.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -71,4 +72,23 @@ def save_clip(folder):
     CLIPModel(config).save_pretrained(folder)
 
 
-SAVERS = {"bert": save_bert, "distilbert": save_distilbert, "clip": save_clip}
+def save_roberta(folder, name="Roberta"):
+    """RoBERTa or a relative: padding has id 1, and positions count from the one after it."""
+    import transformers
+
+    vocabulary = save_tokenizer(folder, "<s>", "</s>", ("<s>", "[PAD]", "</s>", "[UNK]"))
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=len(vocabulary),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=20,
+        pad_token_id=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    getattr(transformers, f"{name}Model")(config).save_pretrained(folder)
+
+
+SAVERS = {"bert": save_bert, "distilbert": save_distilbert, "clip": save_clip, "roberta": save_roberta}

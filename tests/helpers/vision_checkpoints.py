@@ -47,4 +47,29 @@ def save_resnet(folder):
     return 64, 64, 16
 
 
-SAVERS = {"swin": save_swin, "vit": save_vit, "clip": save_clip, "resnet": save_resnet}
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32}
+
+
+def save_dinov2(folder):
+    from transformers import Dinov2Config, Dinov2Model
+
+    Dinov2Model(Dinov2Config(**SMALL, patch_size=8)).save_pretrained(folder)
+    return 32, 16, 16
+
+
+def save_dinov3(folder):
+    from transformers import DINOv3ViTConfig, DINOv3ViTModel
+
+    more = {"intermediate_size": 32, "num_register_tokens": 4}
+    config = DINOv3ViTConfig(**SMALL, **more, patch_size=8, pos_embed_rescale=None)  # random in training
+    DINOv3ViTModel(config).save_pretrained(folder)
+    return 32, 16, 16
+
+
+SAVERS = {
+    "swin": save_swin,
+    "vit": save_vit,
+    "clip": save_clip,
+    "resnet": save_resnet,
+    "dinov3": save_dinov3,
+}

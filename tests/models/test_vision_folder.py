@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from helpers.vision_checkpoints import save_resnet, save_swin, save_vit
+from helpers.vision_checkpoints import SMALL, save_dinov2, save_dinov3, save_resnet, save_swin, save_vit
 from PIL import Image
 
 import pmpguard
@@ -19,14 +19,6 @@ from pmpguard.search.index.model_identity import identify_model
 from pmpguard.search.query import Query
 from pmpguard.search.query_checks import QueryError
 from pmpguard.search.searcher import Searcher
-
-SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32}
-
-
-def save_dinov2(folder):
-    from transformers import Dinov2Config, Dinov2Model
-
-    Dinov2Model(Dinov2Config(**SMALL, patch_size=8)).save_pretrained(folder)
 
 
 def save_mae(folder):
@@ -44,6 +36,7 @@ def save_convnext(folder):
 
 SAVERS = {
     "dinov2": save_dinov2,
+    "dinov3": save_dinov3,
     "vit_mae": save_mae,
     "convnext": save_convnext,
     "swin": save_swin,

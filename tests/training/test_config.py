@@ -49,6 +49,18 @@ def test_the_settings_of_the_method_decide_its_model() -> None:
     assert without.model.ranking == without.settings["ranking"] == "pooled"
 
 
+@pytest.mark.parametrize(("vision", "size"), [("tiny", 64), ("swin-t", 224), ("efficientnet-lite0", 224)])
+def test_images_have_the_size_that_their_encoder_was_made_for(vision: str, size: int) -> None:
+    model = RetrieverConfig(vision=vision)
+    assert (model.image_size, model.input_size, model.sized().image_size) == (None, size, size)
+    resolved = resolve(TrainConfig("infonce", model=model)).model
+    stated = resolve(TrainConfig("infonce", model=replace(model, image_size=size))).model
+    assert resolved == stated and resolved.image_size == size  # one fingerprint for both
+    assert RetrieverConfig(vision=vision, image_size=96).input_size == 96
+    moved = replace(RetrieverConfig(), vision=vision)  # as an option changes the default
+    assert moved.input_size == size
+
+
 @pytest.mark.parametrize("method", BUILT_IN)
 def test_a_resolved_config_resolves_to_itself(method: str) -> None:
     config = resolve(TrainConfig(method=method, settings=ODD.get(method, {})))

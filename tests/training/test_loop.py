@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,7 @@ from pmpguard.methods.infonce import InfoNce
 from pmpguard.methods.method import EncodedBatch
 from pmpguard.training import loop
 from pmpguard.training.checkpoint import latest_checkpoint
+from pmpguard.training.distributed import World, writing_right
 from pmpguard.training.interrupt import Interrupted
 from pmpguard.training.loop import train
 
@@ -211,6 +215,26 @@ def test_resuming_with_another_number_of_processes_is_refused(
     write_manifest(state)
     with pytest.raises(CheckpointError, match="world_size: 2 then, 1 now"):
         train(small_config(), training_data(TABLE, IMAGES), tmp_path)
+
+
+def test_a_run_begun_by_another_process_a_moment_ago_is_found_once_the_folder_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first look and the lock the other one has finished."""
+    config, data = small_config(epochs=1, checkpoint_every=-1), training_data(TABLE, IMAGES)
+
+    @contextlib.contextmanager
+    def taken_late(run: Path, world: World) -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "writing_right", writing_right)
+            train(config, data, run)
+        with writing_right(run, world):
+            yield
+
+    monkeypatch.setattr(loop, "writing_right", taken_late)
+    with pytest.raises(CheckpointError, match=r"config\.seed: 0 then, 5 now"):
+        train(replace(config, seed=5), data, tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == 0
 
 
 def test_a_finished_folder_is_not_overwritten_without_resume(tmp_path: Path) -> None:

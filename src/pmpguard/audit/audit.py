@@ -307,7 +307,7 @@ def judged_by_given(
     device = pick_device(config.crossfit.device)
     retriever = retriever.to(device).eval()
     warnings += language_warnings(retriever, table)
-    images = open_images(table, retriever.config.image_size, device, framing=retriever.framing)
+    images = open_images(table, retriever.config.input_size, device, framing=retriever.framing)
     rows = np.arange(len(table))
     return [judged_by_model(retriever, table, rows, images, seed=config.crossfit.seed, outside=more)]
 

@@ -122,7 +122,7 @@ def fold_judges(
     fold = split_images(images, config.folds, config.seed, duplicates)
     # one set of settings and of images for all folds, so that frozen backbones look at each image once
     settings = training_settings(of_images(table, training_images(fold, 0, config.seed)[0]), config)
-    device, size = pick_device(settings.device), settings.model.image_size
+    device, size = pick_device(settings.device), settings.model.input_size
     if pixels is None:
         pixels = open_images(table, size, device, framing=settings.model.framing)
     storage = Storage(settings.cache_images, settings.cache_images_gb)
@@ -245,11 +245,11 @@ def training_settings(table: PairTable, config: CrossfitConfig) -> TrainConfig:
 def judge_model(light: bool, image_size: int | None) -> RetrieverConfig:
     """Frozen pretrained encoders under new projections, or tiny ones."""
     if not light:
-        return preset("tiny", image_size=image_size or 64)
+        return preset("tiny", image_size=image_size)
     frozen = EncoderOptions(frozen=True)
     return preset(
         "light",
-        image_size=image_size or 224,
+        image_size=image_size,
         dim=256,
         max_tokens=32,
         vision_options=frozen,

@@ -40,9 +40,9 @@ def judged_quickly(
     device, model = pick_device(settings.device), settings.model
     retriever = Retriever.create(model, table.captions).to(device).eval()
     if images is None and not engine.alone:
-        images = StreamedImages(table, model.image_size, device, framing=model.framing)  # read by the workers
+        images = StreamedImages(table, model.input_size, device, framing=model.framing)  # read by the workers
     elif images is None:
-        images = open_images(table, model.image_size, device, framing=model.framing)
+        images = open_images(table, model.input_size, device, framing=model.framing)
     # no features are kept but pooled ones: those of large sets would not fit
     whole = Split.open(table, images, retriever, batch=settings.batch_size, precision=settings.precision)
     if engine.alone:

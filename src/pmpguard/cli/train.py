@@ -34,6 +34,10 @@ from pmpguard.training.distributed import joined_processes
 from pmpguard.training.interrupt import Interrupted
 
 NO_NOISE, USUAL = NoiseConfig(), TrainConfig()
+FROM_SCRATCH = (
+    "note: the tiny encoders learn from scratch, which suits synthetic scenes and tests; "
+    "--config frozen-light (no GPU) or --config light starts from pretrained ones"
+)
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ def train_model(
     require_writable(run)
     if dataset != SCENES:
         require_dataset(Path(dataset))
+        if "tiny" in (train.model.vision, train.model.text):
+            tell_main(FROM_SCRATCH)
     try:
         with joined_processes(train.device):
             result = run_experiment(config, run, tell=tell_main)
@@ -192,7 +198,7 @@ def evaluate(
     else:
         require_dataset(Path(dataset))
         table = read_dataset(settings).split(split)
-        opened = open_images(table, retriever.config.image_size, chosen, framing=retriever.framing)
+        opened = open_images(table, retriever.config.input_size, chosen, framing=retriever.framing)
         gallery = Gallery(table, opened)
     return evaluate_retriever(
         retriever,

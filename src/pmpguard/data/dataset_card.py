@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import yaml
@@ -26,18 +27,18 @@ MEANING = {
 
 
 def dataset_card(table: PairTable, files: Mapping[str, str], about: Sequence[str] = ()) -> str:
-    """A card for the files of each split; `about` are further lines, such as where the pairs come from."""
-    described = {
+    """A card; `files` of each split are named where the Hub can load them.
+
+    `about` are further lines, such as where the pairs come from.
+    """
+    described: dict[str, Any] = {
         "task_categories": ["image-to-text", "text-to-image"],
         "tags": ["remote-sensing", "image-text-retrieval"],
         "size_categories": [_size(len(table))],
-        "configs": [
-            {
-                "config_name": "default",
-                "data_files": [{"split": split_name(split), "path": path} for split, path in files.items()],
-            }
-        ],
     }
+    if files:
+        named = [{"split": split_name(split), "path": path} for split, path in files.items()]
+        described["configs"] = [{"config_name": "default", "data_files": named}]
     lines = [
         "---",
         yaml.safe_dump(described, sort_keys=False).strip(),

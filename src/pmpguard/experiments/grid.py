@@ -243,7 +243,7 @@ class OpenImages:
             self.by_size.clear()
             self.dataset = config.dataset
         storage = [settings.cache_images, settings.cache_images_gb]
-        size = fingerprint([settings.model.image_size, settings.model.fit, *storage])
+        size = fingerprint([settings.model.input_size, settings.model.fit, *storage])
         if size not in self.by_size:
             self.by_size[size] = prepare_dataset(config)
         return self.by_size[size]

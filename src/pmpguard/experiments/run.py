@@ -164,7 +164,7 @@ def prepare_dataset(
     framing: Framing | None = None,
 ) -> PreparedDataset:
     """Read the pairs and open the images of every needed split."""
-    device, size = pick_device(config.train.device), config.train.model.image_size
+    device, size = pick_device(config.train.device), config.train.model.input_size
     if config.dataset == SCENES:
         world = synthetic_scenes(config.scenes, seed=0, size=size)
         images: dict[str, ImageSource] = {}

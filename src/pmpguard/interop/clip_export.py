@@ -44,7 +44,7 @@ def export_transformers(model: Retriever, out: Path) -> ClipExport:
     with atomic_directory(out) as folder:
         clip.save_pretrained(folder, max_shard_size="100GB")
         write_json(folder / "config.json", read_json(folder / "config.json") | {MARK: marks})
-        pixels = preprocessing(model.config.image_size, model.framing, architecture.mean, architecture.std)
+        pixels = preprocessing(model.config.input_size, model.framing, architecture.mean, architecture.std)
         write_json(folder / PREPROCESSORS[0], pixels)
         write_tokenizer(tokenizer.to_json(), folder, clip.config.text_config)
     return ClipExport(str(out), "transformers", difference)
@@ -131,7 +131,7 @@ def absorbed(weight: Tensor, bias: Tensor) -> Tensor:
 
 def largest_difference(model: Retriever, clip: nn.Module) -> float:
     """Over random images and the texts of one word each; too far apart is an error."""
-    size = model.config.image_size
+    size = model.config.input_size
     draw = torch.Generator().manual_seed(0)
     pixels = model.normalise(torch.randint(0, 256, (4, 3, size, size), generator=draw, dtype=torch.uint8))
     ids, mask = model.tokenize(["a pond", "two planes near a long building", "many green trees"])

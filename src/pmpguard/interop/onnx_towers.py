@@ -79,7 +79,7 @@ def export_onnx(model: Retriever, out: Path) -> OnnxExport:
     runtime = require("onnxruntime", "onnx")
     require("onnx", "onnx")
     require("onnxscript", "onnx")
-    size, longest = model.config.image_size, model.config.max_tokens
+    size, longest = model.config.input_size, model.config.max_tokens
     model = model.float().cpu().eval()
     draw = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (3, 3, size, size), generator=draw, dtype=torch.uint8)
@@ -178,10 +178,10 @@ def preparation(model: Retriever) -> dict[str, Any]:
     """What is done to images and texts before the graphs see them."""
     framing, tokenizer = model.framing, model.tokenizer
     return {
-        "image_size": model.config.image_size,
+        "image_size": model.config.input_size,
         "fit": framing.fit,
         "resample": framing.resample,
-        "shorter_side": framing.shorter_side or model.config.image_size,
+        "shorter_side": framing.shorter_side or model.config.input_size,
         "max_length": model.config.max_tokens + tokenizer.prefix + tokenizer.suffix,
         "cleaning": model.text_encoder.architecture.cleaning,
         "dim": model.config.dim,
@@ -206,7 +206,7 @@ def card(model: Retriever) -> str:
             f"left, top = {left}, {top}",
             "image = image.crop((left, top, left + size, top + size))",
         ]
-    size, resized = model.config.image_size, "\n".join(f"    {line}" for line in resize)
+    size, resized = model.config.input_size, "\n".join(f"    {line}" for line in resize)
     return f"""# Image–text retriever as ONNX
 
 Written by pmpguard {pmpguard.__version__} from a model of {model.config.vision} and {model.config.text}.

@@ -44,7 +44,7 @@ class RetrieverModule(InputModule):  # type: ignore[misc]
         if all(isinstance(each, str) for each in inputs):
             ids, mask = self.retriever.tokenize([(prompt or "") + text for text in inputs])
             return {"input_ids": ids, "attention_mask": mask.long()}
-        size = self.retriever.config.image_size
+        size = self.retriever.config.input_size
         return {"pixel_values": square_pixels(list(inputs), size, framing=self.retriever.framing)}
 
     def forward(self, features: dict[str, Any], **options: Any) -> dict[str, Any]:

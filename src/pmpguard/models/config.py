@@ -102,7 +102,8 @@ class RetrieverConfig:
         vision: vision encoder: `tiny`, `efficientnet-lite0`, `mobilenet-v2`, or a Hugging Face id or folder.
         text: text encoder: `tiny`, `minilm-l6`, or a Hugging Face id or folder.
         dim: dimension of the space that words, regions and pooled vectors share.
-        image_size: height and width in pixels that images are brought to.
+        image_size: height and width in pixels that images are brought to; by default 64 for `tiny` and 224
+            for all others.
         fit: what to do with an image that is not square, `squash` it or `crop` its middle out. A CLIP that
             ranks without training does what its own files say.
         max_tokens: longest caption in tokens; the rest of a longer one is not read.
@@ -117,7 +118,7 @@ class RetrieverConfig:
     vision: str = "tiny"
     text: str = "tiny"
     dim: int = 512
-    image_size: int = 64
+    image_size: int | None = None
     fit: Fit = "squash"
     max_tokens: int = 48
     cross_gated: CrossGatedConfig = field(default_factory=CrossGatedConfig)
@@ -134,8 +135,9 @@ class RetrieverConfig:
 
     def __post_init__(self) -> None:
         for name, most in (("dim", MAX_DIM), ("image_size", MAX_IMAGE_SIZE), ("max_tokens", MAX_TOKENS)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ConfigError(f"{name} is {getattr(self, name)}", fix=f"give a number from 1 to {most:,}")
+            given = getattr(self, name)
+            if given is not None and not 1 <= given <= most:
+                raise ConfigError(f"{name} is {given}", fix=f"give a number from 1 to {most:,}")
         if not 0.01 <= self.temperature <= 0.5:
             raise ConfigError(f"temperature is {self.temperature}", fix="give a number between 0.01 and 0.5")
         if not 0 <= self.dropout < 1:
@@ -147,6 +149,15 @@ class RetrieverConfig:
                 fix="set cross_gated.use=true, or ranking=awareness and awareness.input=raw",
             )
         self._check_head()
+
+    @property
+    def input_size(self) -> int:
+        """Height and width in pixels of the images that the vision encoder reads."""
+        return self.image_size or (64 if self.vision == "tiny" else 224)
+
+    def sized(self) -> RetrieverConfig:
+        """The same with the size of images written out, as records hold it."""
+        return dataclasses.replace(self, image_size=self.input_size)
 
     @property
     def framing(self) -> Framing:
@@ -171,10 +182,10 @@ class RetrieverConfig:
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"vision": "tiny", "text": "tiny", "dim": 128, "image_size": 64, "max_tokens": 32},
-    "light": {"vision": "efficientnet-lite0", "text": "minilm-l6", "image_size": 224},
-    "swin-bert": {"vision": "swin-t", "text": "bert-base", "image_size": 224},
-    "clip": {"vision": "clip", "text": "clip", "image_size": 224, "max_tokens": 75},
+    "tiny": {"vision": "tiny", "text": "tiny", "dim": 128, "max_tokens": 32},
+    "light": {"vision": "efficientnet-lite0", "text": "minilm-l6"},
+    "swin-bert": {"vision": "swin-t", "text": "bert-base"},
+    "clip": {"vision": "clip", "text": "clip", "max_tokens": 75},
 }
 
 

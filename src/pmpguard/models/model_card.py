@@ -25,7 +25,7 @@ Written by pmpguard {pmpguard.__version__}. Captions and images become unit vect
 
 | | |
 |---|---|
-| vision encoder | {config.vision}, {config.image_size} px, {side} x {side} regions |
+| vision encoder | {config.vision}, {config.input_size} px, {side} x {side} regions |
 | text encoder | {config.text}, at most {config.max_tokens} tokens |
 | parameters | {count:,} |
 | boundary at test | {float(model.boundary.value(train=False)):.4f} ({config.awareness.at_test}) |

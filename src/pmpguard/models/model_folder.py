@@ -95,7 +95,7 @@ def read_folder(kind: type[Retriever], folder: Path, stored: Any) -> Retriever:
         return kind.create(config, framing=framing).eval()
     if foreign:
         config = clip_config(folder, stored)
-        return kind.create(config, framing=clip_framing(folder, stored, config.image_size)).eval()
+        return kind.create(config, framing=clip_framing(folder, stored, config.input_size)).eval()
     if stored.get("format") != FORMAT:
         raise ModelError(
             f"{folder}/config.json: format {stored.get('format')!r}, expected {FORMAT}",

@@ -87,10 +87,11 @@ class Retriever(nn.Module):
 
         `framing` goes before the config's own.
         """
+        config = config.sized()
         image_encoder = pretrained_image_encoder(
             config.vision,
             config.dim,
-            config.image_size,
+            config.input_size,
             config.vision_options,
             multi_scale=config.multi_scale,
             allow_download=allow_download,
@@ -113,7 +114,7 @@ class Retriever(nn.Module):
         return "\n".join(
             [
                 f"Retriever({config.vision} + {config.text}, ranked by {config.ranking})",
-                f"  images: {config.image_size} px, {side} x {side} regions",
+                f"  images: {config.input_size} px, {side} x {side} regions",
                 f"  texts: at most {config.max_tokens} tokens",
                 f"  vectors of {config.dim}; {count:,} parameters on {self.device}",
             ]
@@ -325,7 +326,7 @@ class Retriever(nn.Module):
 
     def _pixels(self, images: Tensor | Sequence[ImageInput], first: int) -> Tensor:
         """Images as uint8, or normalised float, of the encoder's size: (N, 3, s, s)."""
-        pixels = square_pixels(images, self.config.image_size, first, self.framing)
+        pixels = square_pixels(images, self.config.input_size, first, self.framing)
         return pixels if pixels.dtype == torch.uint8 else self.normalise(255 * pixels.to(self.device))
 
     @torch.no_grad()

@@ -264,7 +264,7 @@ class CorpusEncoder:
 
     def images(self, rows: Sequence[int], threads: int, progress: bool) -> Iterator[Tensor | ImageProblem]:
         """Decoded images (3, s, s) of many rows in order, a problem in place of each that is bad."""
-        size, framing = self.model.config.image_size, self.model.framing
+        size, framing = self.model.config.input_size, self.model.framing
         return map_images(
             self.source.images,
             rows,

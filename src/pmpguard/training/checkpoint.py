@@ -35,6 +35,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 # What `atomic_directory` moves aside while it replaces a checkpoint of the same step.
 ANOTHER = "remove that checkpoint to go on from the one before it, or choose another folder"
 _REPLACED = ".old-step-"
+IDENTITY = "identity.json"
 
 
 @dataclass(frozen=True)
@@ -114,21 +115,38 @@ def latest_checkpoint(run: Path) -> Path | None:
     return None
 
 
+def write_identity(run: Path, identity: RunIdentity) -> None:
+    """Write down whose folder this is: a run may end without a checkpoint."""
+    write_json(run / IDENTITY, asdict(identity))
+
+
 def refuse_foreign(run: Path, identity: RunIdentity, resume: bool = True) -> None:
-    """An error if `run` holds another run, or any where none is to be continued; nothing is written."""
+    """An error if `run` holds another run, or any where none is to be continued; nothing is written.
+
+    A run that has left neither a checkpoint nor a model has nothing to lose.
+    """
     checkpoint = latest_checkpoint(run)
+    if checkpoint is None and not (run / "model").exists():
+        return
+    if not resume:
+        raise CheckpointError(f"{run} already holds a run", fix="choose another folder, or resume it")
     if checkpoint is not None:
-        if not resume:
-            raise CheckpointError(f"{run} already holds a run", fix="choose another folder, or resume it")
         check_identity(checkpoint, identity)
+    elif (run / IDENTITY).is_file():
+        refuse_difference(run, read_json(run / IDENTITY), identity)
 
 
 def check_identity(directory: Path, identity: RunIdentity) -> None:
     """An error if the checkpoint belongs to another run; nothing is written."""
-    difference = first_difference({"teacher": "", **read_state(directory)["identity"]}, asdict(identity))
+    refuse_difference(directory.parent.parent, read_state(directory)["identity"], identity)
+
+
+def refuse_difference(run: Path, stored: Any, identity: RunIdentity) -> None:
+    before = {"teacher": "", **stored} if isinstance(stored, dict) else {}
+    difference = first_difference(before, asdict(identity))
     if difference:
         raise CheckpointError(
-            f"{directory.parent.parent} cannot be resumed: {difference}",
+            f"{run} cannot be resumed: {difference}",
             fix="use the settings it was started with, or another run folder",
         )
 

@@ -110,13 +110,13 @@ def resolve(config: TrainConfig, given: Mapping[str, Any] | None = None) -> Trai
     """
     kind = find_method(config.method)
     settings = kind.read_settings(config.preset, config.settings)
-    model = kind.model_config(config.model, settings)
+    model = kind.model_config(config.model, settings).sized()
     if given is None:
         usual = dict(_leaves(to_dict(RetrieverConfig())))
         given = {key: value for key, value in _leaves(to_dict(config.model)) if value != usual.get(key)}
     decided = dict(_leaves(to_dict(model)))
     for key, value in _leaves(given):
-        if key in decided and decided[key] != value:
+        if key in decided and value not in (None, decided[key]):
             raise ConfigError(
                 f"train.model.{key}: {value!r} is given, but {config.method} trains with {decided[key]!r}",
                 fix=f"remove it{_setting_of(kind, key)}",

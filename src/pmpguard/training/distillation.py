@@ -18,7 +18,7 @@ import torch
 
 from pmpguard.files import sync, write_atomic
 from pmpguard.methods.method import Method
-from pmpguard.training.checkpoint import refuse_foreign
+from pmpguard.training.checkpoint import IDENTITY, refuse_foreign
 from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distributed import World, barrier, writing_right
 from pmpguard.training.loop import Observer, TrainingData, TrainResult, run_identity, train
@@ -26,7 +26,7 @@ from pmpguard.training.loop import Observer, TrainingData, TrainResult, run_iden
 TEACHER, STUDENT = "teacher", "student"
 STUDENT_SEED = 1000  # added to the seed
 # What of a run becomes its teacher's; settings and environment stay the whole run's as well.
-SHARED = ("config.json", "environment.json")
+SHARED = (IDENTITY, "config.json", "environment.json")
 MOVED = ("metrics.jsonl", "tensorboard", "model", "checkpoints")
 
 
@@ -76,7 +76,7 @@ def average_verdicts(methods: Sequence[Method]) -> None:
 def divide(run: Path, world: World) -> None:
     """Give what the first model left in `run` a folder of its own; goes on where it was stopped."""
     teacher = run / TEACHER
-    copied = [name for name in SHARED if not (teacher / name).exists()]
+    copied = [name for name in SHARED if (run / name).exists() and not (teacher / name).exists()]
     moved = [name for name in MOVED if (run / name).exists() and not (teacher / name).exists()]
     barrier(world)  # all have seen the same before one of them moves it
     if world.is_main and copied + moved:

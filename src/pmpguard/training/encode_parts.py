@@ -76,7 +76,7 @@ def encode_part(
     with encoder_precision(retriever.device, precision):
         if kind == "images":
             rows = open_rows(files / "images.arrow", start, stop)
-            source = StreamedImages(rows, retriever.config.image_size, retriever.device)
+            source = StreamedImages(rows, retriever.config.input_size, retriever.device)
             read = source.batches([np.arange(*span) for span in spans])
             found = [image_features(retriever, pixels).pooled.float().cpu() for pixels in read]
         else:

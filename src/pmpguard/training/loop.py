@@ -36,6 +36,7 @@ from pmpguard.training.checkpoint import (
     refuse_foreign,
     restore_optimiser,
     save_checkpoint,
+    write_identity,
 )
 from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.distributed import World, any_rank, barrier, broadcast_state, writing_right
@@ -155,6 +156,7 @@ def train(
     identity = run_identity(config, data, world, teacher)
     refuse_foreign(run, identity, resume)
     with device_failures(), stop_requests() as stop, writing_right(run, world):
+        refuse_foreign(run, identity, resume)  # whoever had the right just before may have begun another run
         state = set_up(config, data, run, identity, teacher)
         state.observe = observe
         restore(state)
@@ -249,6 +251,7 @@ def restore(state: RunState) -> None:
         state.runner.sums = {name: one.to(state.device) for name, one in tensors.get("sums", {}).items()}
         state.runner.counted = state.position.counted
     elif state.world.is_main:
+        write_identity(state.folder, state.identity)
         write_json(state.folder / "config.json", to_dict(state.config))
         write_environment(state.folder, state.device)
     barrier(state.world)  # all have seen the same checkpoints before one of them writes the next
@@ -353,12 +356,11 @@ def keep_best(state: RunState, epoch: int, score: float) -> None:
             state.best = {name: value.detach().cpu().clone() for name, value in weights.items()}
 
 
-def stop_if_asked(state: RunState, watch: Watch) -> None:
+def stop_if_asked(state: RunState, watch: Watch, where: str = "") -> None:
     if any_rank(watch.stop.asked, state.device, state.world):
         save(state, watch.tracker)
-        raise Interrupted(
-            f"stopped at step {state.position.step} of {state.steps}; run the same command again to continue"
-        )
+        where = where or f"at step {state.position.step} of {state.steps}"
+        raise Interrupted(f"stopped {where}; run the same command again to continue")
 
 
 def save(state: RunState, tracker: Tracker) -> None:
@@ -385,12 +387,8 @@ def finish(state: RunState, watch: Watch, seconds: float) -> TrainResult:
     method.retriever.load_state_dict(state.best)
     if state.world.is_main:
         method.retriever.save(state.folder / "model")
-    if any_rank(watch.stop.asked, state.device, state.world):  # during the last validation
-        save(state, watch.tracker)
-        raise Interrupted(
-            f"stopped after the last step; its model is in {state.folder / 'model'}, "
-            "run the same command again to finish"
-        )
+    # during the last validation
+    stop_if_asked(state, watch, f"after the last step; its model is in {state.folder / 'model'}")
     barrier(state.world)
     method.zero_grad(set_to_none=True)  # a student's training needs the memory
     pairs = state.trained_steps * config.batch_size * config.optimiser.grad_accumulation

@@ -60,7 +60,7 @@ def judge_vectors(
     if isinstance(judge, ClipEmbeddings):
         return stored_vectors(judge, table, device)
     judge = judge.to(device).eval()
-    opened = open_images(judge.config.image_size, judge.framing)
+    opened = open_images(judge.config.input_size, judge.framing)
     captions, images = Split.open(table, opened, judge).encode(judge)
     return JudgeVectors(
         unit_rows(captions.pooled, "judge's texts"), unit_rows(images.pooled, "judge's images")

@@ -83,7 +83,7 @@ def test_splits_of_any_name_are_kept(tmp_path: Path) -> None:
 def test_an_image_in_two_splits_is_stored_in_both(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(examples.image())
     columns = {"image": ["a.png"] * 2, "caption": ["x", "y"], "split": ["train", "test"]}
-    for form in ("folder", "hub", "coco"):
+    for form in ("folder", "hub", "coco", "webdataset"):
         write_pairs(PairTable.from_columns(columns, tmp_path), tmp_path / form, form)
         assert read_pairs(tmp_path / form, strict=True).splits() == {"test": 1, "train": 1}
 
@@ -99,6 +99,15 @@ def test_the_card_names_files_columns_and_where_it_comes_from(tmp_path: Path) ->
     assert described["configs"][0]["data_files"][0] == {"split": "train", "path": "data/train-*.parquet"}
     assert "| train | 15 | 3 |" in body and "* `p_match`:" in body and "`weight`" not in body
     assert "* Estimated noise rate: 12 %.\\u000a# not a title" in body
+
+
+@pytest.mark.parametrize("form", ["coco", "webdataset"])
+def test_every_folder_has_a_card(tmp_path: Path, form: str) -> None:
+    write_pairs(audited(tmp_path / "in"), tmp_path / "out", form, ["Estimated noise rate: 12 %."])
+    _, head, body = (tmp_path / "out" / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    files = [{"split": "train", "path": "train-??????.tar"}] if form == "webdataset" else []
+    assert [each["data_files"][0] for each in yaml.safe_load(head).get("configs", [])] == files
+    assert "| train | 15 | 3 |" in body and "* Estimated noise rate: 12 %." in body
 
 
 def test_coco_reads_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,6 +136,6 @@ def test_webdataset_and_datasets_read_our_shards(tmp_path: Path) -> None:
     ]
     wanted = {row[:2] for row in examples.rows() if row[2] == "train"}
     assert {(sample["png"], sample["txt"].decode()) for sample in samples} <= wanted and len(samples) == 3
-    files = {"train": [str(tmp_path / "out" / "train-000000.tar")]}
-    loaded = datasets.load_dataset("webdataset", data_files=files, cache_dir=str(tmp_path / "cache"))
+    loaded = load(tmp_path / "out", tmp_path / "cache")
+    assert {LOADED[split] for split in loaded} == {row[2] for row in examples.rows()}
     assert [row["txt"] for row in loaded["train"]] == [sample["txt"].decode() for sample in samples]

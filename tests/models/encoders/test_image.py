@@ -83,8 +83,8 @@ def test_uint8_is_normalised_and_float_is_taken_as_it_is(encoder):
 def test_every_trainable_parameter_learns(encoder):
     encoded = encoder(pixels(encoder))
     (encoded.pooled.sum() + encoded.fragments[..., 0].sum()).backward()
-    idle = [name for name, parameter in encoder.named_parameters() if parameter.grad is None]
-    assert idle == []  # unused parameters would stop distributed training
+    trained = [each for each in encoder.named_parameters() if each[1].requires_grad]
+    assert [name for name, parameter in trained if parameter.grad is None] == []  # unused parameters would stop distributed training
 
 
 def test_frozen_backbone_stays_while_the_projection_learns(encoder):
@@ -188,7 +188,9 @@ def test_bad_requests_are_explained(tmp_path):
         pretrained_image_encoder("tiny", 12, 64, EncoderOptions(gradient_checkpointing=True))
     with pytest.raises(ModelError, match="hf download microsoft/swin-tiny-patch4-window7-224") as flagged:
         pretrained_image_encoder("swin-t", dim=12, image_size=224)
-    assert "swin-t" in flagged.value.message and "allow_download" in flagged.value.fix
+    assert "swin-t" in flagged.value.message and "did you mean" not in flagged.value.fix
+    with pytest.raises(ModelError, match="Fix: did you mean swin-t\\? or download it once"):
+        pretrained_image_encoder("swint", dim=12, image_size=224)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="no usable checkpoint"):
         pretrained_image_encoder(str(tmp_path), dim=12, image_size=224)

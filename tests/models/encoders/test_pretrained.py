@@ -85,8 +85,9 @@ def test_a_masked_autoencoder_reads_larger_images(tmp_path):
         assert encoder(torch.randn(2, 3, 48, 48)).fragments.shape == (2, 36, 8)
 
 
-def test_texts_are_read_by_the_encoder_of_a_t5(tmp_path):
-    theirs, words = save_t5(tmp_path)
+@pytest.mark.parametrize("name", ["T5", "MT5"])
+def test_texts_are_read_by_the_encoder_of_a_t5(tmp_path, name):
+    theirs, words = save_t5(tmp_path, name)
     encoder, tokenizer = pretrained_text_encoder(str(tmp_path), dim=8, max_tokens=12)
     encoder.eval()
     ids, mask = tokenizer.encode(CAPTIONS, 12)

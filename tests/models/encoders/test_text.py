@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 import torch
-from helpers.text_checkpoints import CAPTIONS, SAVERS, save_bert, save_clip
+from helpers.text_checkpoints import CAPTIONS, SAVERS, save_bert, save_clip, save_roberta
 
 from pmpguard.errors import ConfigError, ModelError
 from pmpguard.models.encoders.image import EncoderOptions
@@ -101,6 +101,24 @@ def test_the_ready_made_mask_gives_what_the_library_computes(tmp_path, kind):
         expected = model(input_ids=ids, attention_mask=mask.long()).last_hidden_state[:, 1:-1]
         tokens = encoder.tokens(ids, mask)
     torch.testing.assert_close(tokens.fragments[tokens.mask], expected[tokens.mask])
+
+
+@pytest.mark.parametrize("name", ["Bert", "Roberta", "XLMRoberta", "MPNet"])
+def test_the_longest_caption_that_is_allowed_is_read(tmp_path, name):
+    """Of 20 positions RoBERTa and its relatives leave two unused."""
+    from transformers import AutoModel
+
+    save_bert(tmp_path) if name == "Bert" else save_roberta(tmp_path, name)
+    most = 18 if name == "Bert" else 16
+    encoder, tokenizer = pretrained_text_encoder(str(tmp_path), dim=12, max_tokens=most)
+    ids, mask = tokenizer.encode(["a pond " * 20, "trees"], most)
+    with torch.no_grad():
+        found = encoder.eval().tokens(ids, mask)
+        own = AutoModel.from_pretrained(tmp_path).eval()(input_ids=ids, attention_mask=mask.long())
+    assert found.mask.sum(1).tolist() == [most, 1]
+    torch.testing.assert_close(found.fragments[0], own.last_hidden_state[0, 1:-1])
+    with pytest.raises(ConfigError, match=f"max_tokens is {most + 1}\n.*reads at most {most} tokens"):
+        pretrained_text_encoder(str(tmp_path), dim=12, max_tokens=most + 1)
 
 
 def test_attention_mask_against_a_loop():

@@ -13,13 +13,14 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
 from pmpguard.data.column_names import STANDARD
+from pmpguard.data.dataset_card import CARD, dataset_card
 from pmpguard.data.formats.format import Format, Peek, common_folder
 from pmpguard.data.formats.image_folder import place_image
 from pmpguard.data.formats.json_fields import entry_of, list_of
@@ -78,8 +79,8 @@ def read_coco(files: list[Path], images: Path | None) -> PairTable:
     return rows.build(common_folder(files), images, name if name == "coco" else dataset_name(files[0]))
 
 
-def write_coco(table: PairTable, target: Path) -> None:
-    """A folder with `annotations/captions_<split>.json` and the images below `images`."""
+def write_coco(table: PairTable, target: Path, about: Sequence[str] = ()) -> None:
+    """A folder with a card, `annotations/captions_<split>.json` and the images below `images`."""
     with new_directory(target) as folder:
         (folder / "annotations").mkdir()
         numbers, placed = itertools.count(1), dict[str, str]()
@@ -103,6 +104,7 @@ def write_coco(table: PairTable, target: Path) -> None:
             }
             text = json.dumps(content, ensure_ascii=False, default=json_value)
             write_atomic(folder / "annotations" / f"captions_{split}.json", text)
+        write_atomic(folder / CARD, dataset_card(table, {}, about))
 
 
 def _annotation(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,4 +128,5 @@ COCO = Format(
     write_coco,
     keeps_columns=True,
     copies_images=True,
+    has_card=True,
 )

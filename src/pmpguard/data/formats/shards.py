@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pmpguard.data.byte_ranges import open_shard
 from pmpguard.data.column_names import STANDARD, ColumnNames
+from pmpguard.data.dataset_card import CARD, dataset_card
 from pmpguard.data.formats.format import Format, Peek, common_folder
 from pmpguard.data.images.roots import OUTSIDE, OUTSIDE_FIX, is_confined
 from pmpguard.data.pair_rows import (
@@ -30,7 +32,7 @@ from pmpguard.data.shards import (
 )
 from pmpguard.data.text_files import require_content
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.files import new_directory
+from pmpguard.files import new_directory, write_atomic
 from pmpguard.safe_text import one_line
 
 SAMPLES_PER_SHARD = 1000
@@ -141,19 +143,20 @@ def image_ending(data: bytes) -> str | None:
     return next((ending for signature, ending in _SIGNATURES.items() if data.startswith(signature)), None)
 
 
-def write_shards(table: PairTable, target: Path) -> None:
-    """Webdataset shards `<split>-000000.tar`: the image, its first caption as .txt, everything as .json."""
-    groups: dict[str, list[list[dict[str, Any]]]] = {}
-    for rows in images_in_order(table):
-        groups.setdefault(rows[0]["split"], []).append(rows)
+def write_shards(table: PairTable, target: Path, about: Sequence[str] = ()) -> None:
+    """A card, and shards `<split>-000000.tar`: the image, its first caption as .txt, everything as .json."""
+    splits = list(table.splits())
     with new_directory(target) as folder:
-        for split, images in groups.items():
+        for split in splits:
             check_split_name(table, split)
+            images = list(images_in_order(table.split(split)))
             for start in range(0, len(images), SAMPLES_PER_SHARD):
                 shard = folder / f"{split}-{start // SAMPLES_PER_SHARD:06d}.tar"
                 with tarfile.open(shard, "w", format=tarfile.PAX_FORMAT) as tar:
                     for number, rows in enumerate(images[start : start + SAMPLES_PER_SHARD], start):
                         _write_sample(tar, f"{number:08d}", table, rows)
+        card = dataset_card(table, {split: f"{split}-??????.tar" for split in splits}, about)
+        write_atomic(folder / CARD, card)
 
 
 def check_split_name(table: PairTable, split: str) -> None:
@@ -191,6 +194,7 @@ WEBDATASET = Format(
     names_columns=True,
     keeps_columns=True,
     copies_images=True,
+    has_card=True,
 )
 RS5M = Format(
     "tar shards of RS5M: .img_content, .img_name, .caption", recognise_rs5m, read_shards, several_files=True

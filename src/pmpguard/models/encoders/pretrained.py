@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ ALIASES = {
     "bert-base": "google-bert/bert-base-uncased",
     "clip": "openai/clip-vit-base-patch32",
 }
+OWN_ENCODERS = ("tiny", "efficientnet-lite0", "mobilenet-v2", "minilm-l6")
 ENCODERS = {
     "t5": "T5EncoderModel",
     "mt5": "MT5EncoderModel",
@@ -111,13 +113,16 @@ def build_tower(settings: dict[str, Any]) -> nn.Module:
 def without_pooler(model: nn.Module) -> nn.Module:
     """Drop BERT's and ViT's pooling layer, and the last one of SigLIP's texts, which is our projection.
 
-    Nothing reads them, and unused weights stop distributed training.
+    What stands for hidden patches is not trained. Nothing reads them, and unused weights stop distributed training.
     """
     if getattr(getattr(model, "config", None), "model_type", "") == "siglip_text_model":
         model.head = nn.Identity()
     pooler = getattr(model, "pooler", None)
     if isinstance(pooler, nn.Module) and any(True for _ in pooler.parameters()):
         model.pooler = None  # type: ignore[assignment]
+    mask_token = getattr(getattr(model, "embeddings", None), "mask_token", None)  # of DINOv2 and v3
+    if isinstance(mask_token, nn.Parameter):
+        mask_token.requires_grad_(False)
     return model
 
 
@@ -216,10 +221,9 @@ def _explained(name: str, part: str, allow_download: bool) -> Iterator[None]:
         if allow_download:
             fix = "check the name and the network"
         else:
-            fix = (
-                f"download it once with `hf download {source} --local-dir DIR` and give DIR as the model's "
-                "name, or set allow_download=true"
-            )
+            near = difflib.get_close_matches(name, [*OWN_ENCODERS, *ALIASES], 1)
+            meant = f"did you mean {near[0]}? or " if near and near[0] != name else ""
+            fix = f"{meant}download it once with `hf download {source}`, or give the folder of a copy"
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelError(f"no usable {part} {name!r} on this machine: {reason}", fix=fix) from error
 

@@ -211,7 +211,8 @@ def pretrained_text_encoder(
     tower = load_tower(name, "text", allow_download=allow_download)
     loaded = load_tokenizer(name, allow_download=allow_download)
     tokenizer = loaded.tokenizer
-    room = tower.settings.get("max_position_embeddings", max_tokens + 2) - tokenizer.prefix - tokenizer.suffix
+    places = tower.settings.get("max_position_embeddings", max_tokens + 2) - places_kept(tower.backbone)
+    room = places - tokenizer.prefix - tokenizer.suffix
     if max_tokens > room:
         raise ConfigError(f"max_tokens is {max_tokens}", fix=f"{name} reads at most {room} tokens")
     is_padded = tower.settings["model_type"] == "siglip_text_model"
@@ -230,6 +231,13 @@ def pretrained_text_encoder(
     if tower.projection is not None and len(tower.projection) == dim:
         encoder.projection.start_from(tower.projection, tower.bias)
     return encoder, tokenizer
+
+
+def places_kept(backbone: nn.Module) -> int:
+    """Positions that no token can have: RoBERTa, XLM-R and MPNet count from the one after padding's."""
+    positions = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
+    padding = getattr(positions, "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
 
 
 def require_vocabulary(tokenizer: Tokenizer, encoder: TextEncoder, where: str) -> None:

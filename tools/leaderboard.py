@@ -1,6 +1,6 @@
 """The leaderboard: every line of the recorded tables on one page to sort and filter, with each run behind it.
 
-    python -m pmpguard.experiments.leaderboard OUT.html [--results benchmarks/results]
+    python -m tools.leaderboard OUT.html [--results benchmarks/results]
 
 writes it as a page of its own; the documentation holds the same. It asks for nothing outside itself. Without
 scripts it is one long table.
@@ -14,7 +14,6 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +111,8 @@ def models_trained(row: ResultRow) -> int:
 
 def leaderboard(entries: Sequence[Entry]) -> str:
     """The board as one block of HTML, with its style and script; it has no blank line, as Markdown wants."""
-    folder = resources.files("pmpguard.web").joinpath("leaderboard")
     style, script = (
-        folder.joinpath(f"leaderboard.{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
+        Path(__file__).with_suffix(f".{kind}").read_text(encoding="utf-8") for kind in ("css", "js")
     )
     runs = json.dumps([_runs(each, entries) for each in entries], ensure_ascii=False).replace("</", "<\\/")
     heads = "".join(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pmpguard.evaluation.significance import PairedDifference, paired_difference
-from pmpguard.experiments.docs_audit import markdown_table, percent
 from pmpguard.experiments.paper_reference import paper_rows
 from pmpguard.experiments.rows import read_rows
 from pmpguard.files import read_json
+from tools.docs_audit import markdown_table, percent
 
 # Of each of the paper's tables: its encoders, what a measurement needs, and how much disk that takes.
 NEEDS = {

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pmpguard.experiments.docs_benchmark import chance_table, natural_table, unmeasured_table
 from pmpguard.experiments.paper_reference import paper_rows
 from pmpguard.experiments.rows import ResultRow, append_row
+from tools.docs_benchmark import chance_table, natural_table, unmeasured_table
 
 
 def row(method: str, seed: int, mr: float, rate: float = 0.4) -> ResultRow:

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from helpers.report_pages import PageOpener
 
-from pmpguard.experiments.leaderboard import (
+from pmpguard.experiments.rows import ResultRow, append_row
+from tools.leaderboard import (
     FILES,
     documentation_page,
     encoder_class,
@@ -22,7 +23,6 @@ from pmpguard.experiments.leaderboard import (
     read_entries,
     standalone_page,
 )
-from pmpguard.experiments.rows import ResultRow, append_row
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

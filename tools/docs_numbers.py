@@ -1,7 +1,7 @@
 """Tables of README and documents, rendered from recorded rows between markers.
 
-    python -m pmpguard.experiments.docs_numbers            # writes what has changed
-    python -m pmpguard.experiments.docs_numbers --check    # names the pages that differ, exit code 1
+    python -m tools.docs_numbers            # writes what has changed
+    python -m tools.docs_numbers --check    # names the pages that differ, exit code 1
 
 A page asks for a table by `<!-- results: NAME -->`; it stands between that line and `<!-- /results -->`.
 """
@@ -16,7 +16,10 @@ from pathlib import Path
 
 from pmpguard.errors import DataError
 from pmpguard.evaluation.recall import recall_names
-from pmpguard.experiments.docs_audit import (
+from pmpguard.experiments.paper_reference import find_paper_row
+from pmpguard.experiments.rows import Statistic, Summary, read_rows, summarise
+from pmpguard.files import read_json, write_atomic
+from tools.docs_audit import (
     audit_cleaned_table,
     audit_detection_table,
     audit_one_caption_table,
@@ -26,11 +29,8 @@ from pmpguard.experiments.docs_audit import (
     markdown_table,
     percent,
 )
-from pmpguard.experiments.docs_benchmark import chance_table, natural_table, unmeasured_table
-from pmpguard.experiments.docs_search import codecs_table, default_head_table
-from pmpguard.experiments.paper_reference import find_paper_row
-from pmpguard.experiments.rows import Statistic, Summary, read_rows, summarise
-from pmpguard.files import read_json, write_atomic
+from tools.docs_benchmark import chance_table, natural_table, unmeasured_table
+from tools.docs_search import codecs_table, default_head_table
 
 OURS = "PMPGuard, this package"
 HEADLINE = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pmpguard.experiments.docs_audit import markdown_table
 from pmpguard.files import read_json
+from tools.docs_audit import markdown_table
 
 STORES = {
     "exact": "exact", "postgres": "PostgreSQL", "faiss_ivf": "FAISS IVF", "faiss_hnsw": "FAISS HNSW",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pmpguard.experiments.docs_search import codecs_table, stores_table
 from pmpguard.files import write_json
+from tools.docs_search import codecs_table, stores_table
 
 
 def test_codecs_stand_from_the_largest_with_their_distance_from_float16(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pmpguard.errors import DataError
-from pmpguard.experiments.docs_numbers import TABLES, frozen_table, light_table, main, rendered
 from pmpguard.experiments.rows import ResultRow, append_row
+from tools.docs_numbers import TABLES, frozen_table, light_table, main, rendered
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -22,7 +22,7 @@ def row(method: str, rate: float, seed: int, mr: float, **metrics: float) -> Res
 def test_a_page_holds_the_numbers_of_its_files(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert rendered(text, ROOT / "benchmarks" / "results", page.name) == text, (
-        "run python -m pmpguard.experiments.docs_numbers"
+        "run python -m tools.docs_numbers"
     )
 
 
