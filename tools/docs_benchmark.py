@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from pmpguard.evaluation.significance import PairedDifference, paired_difference
 from pmpguard.experiments.paper_reference import paper_rows
@@ -21,43 +22,66 @@ NEEDS = {
 GIGABYTES = {"RSICD": 0.6, "RSITMD": 0.5, "RS5M": 500.0}
 CHECKPOINTS = 4.0  # gigabytes of a run that is under way
 NATURAL = {"ucm": "UCM-Captions", "rsicd": "RSICD"}
+Lines = Sequence[tuple[str, str]]
 
 
-def chance_table(results: Path, name: str, lines: Sequence[tuple[str, str]], ours: str) -> str:
+def by_seed(
+    results: Path, name: str, level: str = "caption", metric: str = "mr"
+) -> dict[tuple[str, float], dict[int, float]]:
+    """A metric of each recorded line at each rate, seed by seed, where it has it."""
+    found: dict[tuple[str, float], dict[int, float]] = {}
+    for row in read_rows(results / f"{name}.jsonl"):
+        if row.level == level and metric in row.metrics:
+            found.setdefault((row.method, row.rate), {})[row.seed] = row.metrics[metric]
+    return found
+
+
+def chance_table(results: Path, name: str, lines: Lines, ours: str, level: str = "caption") -> str:
     """Ours seed by seed against the best other method and against the oracle, at every rate."""
-    rows = [row for row in read_rows(results / f"{name}.jsonl") if row.level == "caption"]
-    label_of = {method: label for label, method in lines if method != "oracle"}
-    cells = []
-    for rate in sorted({row.rate for row in rows}):
-        by_method: dict[str, dict[int, float]] = {}
-        for row in rows:
-            if row.rate == rate:
-                by_method.setdefault(row.method, {})[row.seed] = row.metrics["mr"]
-        own = by_method.get(ours)
-        others = {name: each for name, each in by_method.items() if name in label_of and name != ours}
+    label_of = {method: label for label, method in lines if not method.startswith("oracle")}
+    found, cells = by_seed(results, name, level), []
+    for rate in sorted({rate for _, rate in found}):
+        own, told = found.get((ours, rate)), found.get(("oracle", rate))
+        others = {method: each for (method, at), each in found.items()
+                  if at == rate and method in label_of and method != ours}  # fmt: skip
         if own is None or not others:
             continue
-        best = max(others, key=lambda name: sum(others[name].values()) / len(others[name]))
-        told = by_method.get("oracle")
+        best = max(others, key=lambda method: fmean(others[method].values()))
         cells.append(
             [
                 percent(rate), label_of[best], *_said(paired_difference(own, others[best])),
-                *_said(None if told is None else paired_difference(own, told)),
+                *(["–", "no row yet"] if told is None else _said(paired_difference(own, told))),
             ]
         )  # fmt: skip
     heads = ["mismatch rate", "best other method", "PMPGuard to it", "", "PMPGuard to the oracle", ""]
     return markdown_table(heads, cells)
 
 
+def part_chance_table(results: Path, lines: Lines, rates: Sequence[float]) -> str:
+    """Each changed part on validation, seed by seed against the one model it is a change of."""
+    found, cells = by_seed(results, "rsicd-ablation", metric="val_mr"), []
+    changed = [(label, method) for label, method in lines if method not in ("pmpguard", "one model")]
+    for label, method in (("a second model", "pmpguard"), *changed):
+        line = [label]
+        for rate in rates:
+            base = "one model" if ("one model", rate) in found else "pmpguard"
+            told = paired_difference(found.get((method, rate), {}), found.get((base, rate), {}))
+            line.append("none is trained" if method == base else ", ".join(_said(told)))
+        cells.append(line)
+    return markdown_table(["on validation", *map(percent, rates)], cells)
+
+
 def _said(found: PairedDifference | None) -> list[str]:
     """
     >>> _said(PairedDifference(1.5, (0.5, 2.5), 3)), _said(PairedDifference(1.5, None, 1))
     (['+1.50 (+0.50 to +2.50)', 'ahead'], ['+1.50', 'one seed'])
+    >>> _said(PairedDifference(1.5, (-8.5, 11.5), 2))
+    ['+1.50 (-8.50 to +11.50)', 'within chance, two seeds']
     """
     if found is None:
         return ["–", "no seed in common"]
     interval = "" if found.interval is None else " ({:+.2f} to {:+.2f})".format(*found.interval)
-    return [f"{found.mean:+.2f}{interval}", found.reading]
+    return [f"{found.mean:+.2f}{interval}", f"{found.reading}{', two seeds' * (found.seeds == 2)}"]
 
 
 def natural_table(results: Path) -> str:

@@ -29,7 +29,7 @@ from tools.docs_audit import (
     markdown_table,
     percent,
 )
-from tools.docs_benchmark import chance_table, natural_table, unmeasured_table
+from tools.docs_benchmark import by_seed, chance_table, natural_table, part_chance_table, unmeasured_table
 from tools.docs_search import codecs_table, default_head_table
 
 OURS = "PMPGuard, this package"
@@ -40,10 +40,13 @@ HEADLINE = (
 LIGHT = (
     ("InfoNCE", "infonce"), ("VSE++", "vse"), ("NAAF", "naaf"), ("CCL", "ccl"),
     ("CCL, learning rate tuned at 80 %", "ccl tuned at 0.8"), ("L2RM", "l2rm"), ("RRSITR", "rrsitr"),
-    ("DECL", "decl"), ("BiCro", "bicro"), ("PIR", "pir"), ("DOVE", "dove"), ("HarMA", "harma"),
+    ("DECL", "decl"), ("BiCro", "bicro"), ("NCR", "ncr"), ("CRCL", "crcl"), ("NPC", "npc"), ("IN2R", "in2r"),
+    ("S-CLIP", "sclip"), ("OSA", "osa"), ("PIR", "pir"), ("DOVE", "dove"), ("HarMA", "harma"),
     ("SWAN", "swan"), (OURS, "pmpguard"),
 )  # fmt: skip
+ONE_MODEL = ("the same, always one model", "pmpguard, one model")
 ORACLE = ("oracle: the same training, told which pairs are right", "oracle")
+ORACLES = (ORACLE, ("oracle, two models", "oracle, two models"))
 FROZEN = (
     *((name, method) for name, method in LIGHT if method not in ("ccl tuned at 0.8", "harma", "pmpguard")),
     (OURS, "pmpguard"),
@@ -64,14 +67,17 @@ SCENES_ABLATION = (
 )  # fmt: skip
 ONE_CAPTION = (
     ("InfoNCE", "infonce"), ("CCL", "ccl"), ("L2RM", "l2rm"), ("RRSITR", "rrsitr"), ("BiCro", "bicro"),
-    ("DECL", "decl"), (OURS, "pmpguard, a fifth kept back"), ORACLE,
+    ("DECL", "decl"), ("NCR", "ncr"), ("CRCL", "crcl"), ("NPC", "npc"), ("IN2R", "in2r"), ("S-CLIP", "sclip"),
+    (OURS, "pmpguard, a fifth kept back"), *ORACLES,
 )  # fmt: skip
 DETECTED = (
     ("mismatched pairs found by PMPGuard (AUROC)", "detection_auroc"),
     ("mismatch rate estimated by it", "detection_estimated_rate"),
     ("captions it proposes: of the image's scene class", "rematch_same_class"),
 )
+DETECTION = ("residual_rate", "right_flagged_rate", "auroc", "estimated_rate")
 RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
+FEW_RATES = (0.0, 0.4, 0.8)
 PAIRS = (1_000_000, 5_000_000, 100_000_000)
 CASES = {
     "scenes": "scenes, tiny encoders trained whole",
@@ -81,11 +87,13 @@ Lines = Sequence[tuple[str, str]]
 
 
 class Recorded:
-    """The summaries of one file of rows, by method and mismatch rate."""
+    """The summaries of one file of rows, by method and mismatch rate; none where there is no file yet."""
 
     def __init__(self, results: Path, name: str, level: str = "caption") -> None:
         path = results / f"{name}.jsonl"
-        summaries = [each for each in summarise(read_rows(path)) if each.level == level]
+        summaries = (
+            [each for each in summarise(read_rows(path)) if each.level == level] if path.is_file() else []
+        )
         self.by_line: dict[tuple[str, float], Summary] = {}
         for each in summaries:
             if self.by_line.setdefault((each.method, each.rate), each) is not each:
@@ -94,12 +102,39 @@ class Recorded:
                     fix=f"keep one line's rows, the others go to {name}-earlier.jsonl",
                 )
 
+    def measured(self, lines: Lines) -> Lines:
+        """The lines that have a row."""
+        return [(label, method) for label, method in lines if any(name == method for name, _ in self.by_line)]
+
     def metric(self, method: str, rate: float, name: str) -> Statistic | None:
         summary = self.by_line.get((method, rate))
         return None if summary is None else summary.metrics.get(name)
 
     def cell(self, method: str, rate: float) -> str:
         return with_deviation(self.metric(method, rate, "mr"))
+
+    def cells(self, lines: Lines, rates: Sequence[float]) -> list[list[str]]:
+        """mR of every line that has a row, ours in bold."""
+        rows = [
+            [label, *(self.cell(method, rate) for rate in rates)] for label, method in self.measured(lines)
+        ]
+        return [[f"**{cell}**" for cell in row] if row[0] == OURS else row for row in rows]
+
+    def one_model(self, rates: Sequence[float]) -> list[str]:
+        """mR of one model; where no second was trained, pmpguard's rows are that already."""
+        label, one = ONE_MODEL
+        return [
+            label,
+            *(self.cell(one if (one, rate) in self.by_line else "pmpguard", rate) for rate in rates),
+        ]
+
+    def detected(self, method: str, rates: Sequence[float], count: int) -> list[list[str]]:
+        """How true the detection of one method was, the first `count` figures."""
+        rows = []
+        for label, name in DETECTED[:count]:
+            shown = [rate for rate in rates if rate or name == "detection_estimated_rate"]
+            rows.append([label, *(self.mean(method, rate, name) if rate in shown else "–" for rate in rates)])
+        return rows
 
     def mean(self, method: str, rate: float, name: str, digits: int = 3) -> str:
         found = self.metric(method, rate, name)
@@ -119,35 +154,46 @@ def with_deviation(value: Statistic | None) -> str:
 def light_table(results: Path, lines: Lines, *, full: bool) -> str:
     """mR on RSICD at every mismatch rate, what is printed in the paper, and how true detection was."""
     found = Recorded(results, "rsicd-light")
-    rows = []
-    for label, method in lines:
-        cells = [label, *(found.cell(method, rate) for rate in RATES)]
-        rows.append([f"**{cell}**" for cell in cells] if label == OURS else cells)
+    rows = found.cells(lines, RATES)
     if full:
-        one = "pmpguard, one model"  # where no second model was trained, pmpguard's rows are one model's
-        cells = [found.cell(one if (one, rate) in found.by_line else "pmpguard", rate) for rate in RATES]
-        rows.append(["the same, always one model", *cells])
-    rows.append([ORACLE[0], *(found.cell("oracle", rate) for rate in RATES)])
+        rows.append(found.one_model(RATES))
+    rows += found.cells(ORACLES if full else (ORACLE,), RATES)
     paper = {row.rate: row.mr for row in find_paper_row(1, "RSICD") if row.method == "PMPGuard"}
     rows.append(["PMPGuard, printed in the paper", *(f"{paper[rate]:.2f}" for rate in RATES)])
-    for label, name in DETECTED[: 3 if full else 2]:
-        shown = [rate for rate in RATES if rate or name == "detection_estimated_rate"]
-        cells = [found.mean("pmpguard", rate, name) if rate in shown else "–" for rate in RATES]
-        rows.append([label, *cells])
+    rows += found.detected("pmpguard", RATES, 3 if full else 2)
     return markdown_table(["mismatch rate", *map(percent, RATES)], rows)
+
+
+def ucm_table(results: Path) -> str:
+    """mR on UCM-Captions, where rows are recorded."""
+    found = Recorded(results, "ucm-light")
+    rows = [*found.cells((*LIGHT, *ORACLES), FEW_RATES), *found.detected("pmpguard", FEW_RATES, 2)]
+    none = [["no row yet", *("–" for _ in FEW_RATES)]]
+    return markdown_table(["mismatch rate", *map(percent, FEW_RATES)], rows if found.by_line else none)
 
 
 def one_caption_table(results: Path) -> str:
     """mR on RSICD with one caption per image, and how true detection was."""
     found = Recorded(results, "rsicd-one-caption")
-    rows = []
-    for label, method in ONE_CAPTION:
-        cells = [label, *(found.cell(method, rate) for rate in RATES)]
-        rows.append([f"**{cell}**" for cell in cells] if label == OURS else cells)
-    ours = dict(ONE_CAPTION[:-1])[OURS]
-    for label, name in DETECTED[:2]:
-        rows.append([label, *(found.mean(ours, rate, name) for rate in RATES)])
+    rows = [*found.cells(ONE_CAPTION, RATES), *found.detected(dict(ONE_CAPTION)[OURS], RATES, 2)]
     return markdown_table(["mismatch rate", *map(percent, RATES)], rows)
+
+
+def detection_table(results: Path, name: str, lines: Lines) -> str:
+    """What each method that judges pairs leaves among those it keeps, and how it ranks them."""
+    found = Recorded(results, name)
+    rows = []
+    for rate in (0.4, 0.8):
+        for label, method in found.measured(lines):
+            if found.metric(method, rate, "detection_auroc") is None:
+                continue
+            residual = found.metric(method, rate, "detection_residual_rate")
+            spread = "" if residual is None or residual.std is None else f" ± {residual.std:.3f}"
+            told = [found.mean(method, rate, f"detection_{each}") for each in DETECTION]
+            told[0] += spread
+            rows.append([percent(rate), label, *told, found.mean(method, rate, "train_seconds", 0)])
+    heads = ["mismatch rate", "method", "residual noise", "right pairs flagged", "AUROC", "estimated rate"]
+    return markdown_table([*heads, "seconds"], rows)
 
 
 def scenes_ablation_table(results: Path) -> str:
@@ -163,33 +209,31 @@ def scenes_ablation_table(results: Path) -> str:
 
 
 def image_level_table(results: Path) -> str:
-    """mR on RSICD where all captions of an image are mismatched together."""
-    found, rows = Recorded(results, "rsicd-light", level="image"), []
-    recorded = [row for row in read_rows(results / "rsicd-light.jsonl") if row.level == "image"]
-    for rate in sorted({rate for method, rate in found.by_line if method == "pmpguard"}):
-        seeds = [row for row in recorded if (row.method, row.rate) == ("pmpguard", rate)]
-        told = [
-            f"{row.metrics['detection_estimated_rate']:.3f}" for row in sorted(seeds, key=lambda r: r.seed)
-        ]
-        cells = [found.cell("infonce", rate), f"**{found.cell('pmpguard', rate)}**"]
-        cells.append(found.mean("pmpguard", rate, "detection_auroc"))
-        rows.append([percent(rate), *cells, ", ".join(told)])
-    return markdown_table(["noise rate", "InfoNCE", "PMPGuard", "AUROC", "estimated rate, by seed"], rows)
+    """mR on RSICD where all captions of an image are mismatched together, and how true detection was."""
+    found = Recorded(results, "rsicd-light", level="image")
+    rates = [rate for rate in RATES if ("pmpguard", rate) in found.by_line]
+    rows = [*found.cells(LIGHT, rates), found.one_model(rates), *found.cells(ORACLES, rates)]
+    rows += found.detected("pmpguard", rates, 2)
+    seeds = by_seed(results, "rsicd-light", "image", "detection_estimated_rate")
+    told = [", ".join(f"{seeds['pmpguard', rate][seed]:.3f}" for seed in sorted(seeds["pmpguard", rate]))
+            for rate in rates]  # fmt: skip
+    rows.append(["by seed", *told])
+    return markdown_table(["mismatch rate", *map(percent, rates)], rows)
 
 
 def frozen_table(results: Path) -> str:
     """mR over frozen encoders; the best that is not told the labels in bold."""
-    found, rates = Recorded(results, "rsicd-frozen"), (0.0, 0.4, 0.8)
-    best = {}
-    for rate in rates:
-        scored = {method: found.metric(method, rate, "mr") for _, method in FROZEN if method != "oracle"}
+    found = Recorded(results, "rsicd-frozen")
+    lines, best = found.measured(FROZEN), {}
+    for rate in FEW_RATES:
+        scored = {method: found.metric(method, rate, "mr") for _, method in lines if method != "oracle"}
         best[rate] = max((value.mean, method) for method, value in scored.items() if value is not None)[1]
     rows = [
         [label, *(f"**{found.cell(method, rate)}**" if best[rate] == method else found.cell(method, rate)
-                  for rate in rates)]
-        for label, method in FROZEN
+                  for rate in FEW_RATES)]
+        for label, method in lines
     ]  # fmt: skip
-    return markdown_table(["mismatch rate", *map(str, rates)], rows)
+    return markdown_table(["mismatch rate", *map(str, FEW_RATES)], rows)
 
 
 def ablation_table(results: Path) -> str:
@@ -198,7 +242,7 @@ def ablation_table(results: Path) -> str:
     rows = []
     for label, method in ABLATION:
         cells = []
-        for rate in (0.0, 0.4, 0.8):
+        for rate in FEW_RATES:
             known = (method, rate) in found.by_line
             value = f"{found.cell(method, rate)} ({found.mean(method, rate, 'val_mr', 2)})"
             cells.append(value if known else "the same")
@@ -289,13 +333,20 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "rsicd-light headline": partial(light_table, lines=HEADLINE, full=False),
     "rsicd-light mr": partial(light_table, lines=LIGHT, full=True),
     "rsicd-light chance": partial(chance_table, name="rsicd-light", lines=LIGHT, ours="pmpguard"),
+    "rsicd-light detection": partial(detection_table, name="rsicd-light", lines=(*LIGHT, ONE_MODEL)),
     "rsicd-light image level": image_level_table,
+    "rsicd-light image level chance": partial(
+        chance_table, name="rsicd-light", lines=LIGHT, ours="pmpguard", level="image"
+    ),
+    "ucm-light mr": ucm_table,
     "rsicd-frozen mr": frozen_table,
     "rsicd-frozen chance": partial(chance_table, name="rsicd-frozen", lines=FROZEN, ours="pmpguard"),
+    "rsicd-frozen detection": partial(detection_table, name="rsicd-frozen", lines=FROZEN),
     "rsicd-ablation mr": ablation_table,
+    "rsicd-ablation chance": partial(part_chance_table, lines=ABLATION, rates=FEW_RATES),
     "rsicd-one-caption mr": one_caption_table,
     "rsicd-one-caption chance": partial(
-        chance_table, name="rsicd-one-caption", lines=ONE_CAPTION, ours=dict(ONE_CAPTION[:-1])[OURS]
+        chance_table, name="rsicd-one-caption", lines=ONE_CAPTION, ours=dict(ONE_CAPTION)[OURS]
     ),
     "scenes-ablation mr": scenes_ablation_table,
     "demo seeds": demo_table,

@@ -35,14 +35,16 @@ SHOWN_FIRST = {"dataset": "rsicd", "level": "caption", "rate": "0.4", "captions"
                "encoders": "light, trained"}  # fmt: skip
 COLUMNS = {
     "mr": "mR", "i2t_r1": "i2t R@1", "t2i_r1": "t2i R@1", "detection_auroc": "AUROC",
-    "detection_estimated_rate": "est. rate", "train_seconds": "seconds",
+    "detection_estimated_rate": "est. rate", "detection_residual_rate": "residual noise",
+    "train_seconds": "seconds", "peak_memory_gb": "GB",
 }  # fmt: skip
 LIGHT = {"mobilenet-v2+minilm-l6", "efficientnet-lite0+minilm-l6"}
 INTRODUCTION = """\
 Every line of the recorded tables: one method with one kind and rate of noise, over the seeds it was run with.
 The bar is mR, its whisker the standard deviation over seeds. Lines that are told which pairs match are no
-competitors. A click on a name shows settings, commit, noise file and every seed. Differences of less than a
-whisker are often chance: [Results](results.md) says which. [Protocol](protocol.md) says how to hand in a row.
+competitors. Residual noise is what is mismatched among the pairs that are not flagged. A click on a name
+shows settings, commit, noise file and every seed. Differences of less than a whisker are often chance:
+[Results](results.md) says which. [Protocol](protocol.md) says how to hand in a row.
 """
 
 
@@ -172,7 +174,7 @@ def _row(number: int, one: Entry, entries: Sequence[Entry]) -> str:
 def _value(key: str, value: Statistic | None) -> str:
     if value is None:
         return "–"
-    digits = {"detection_auroc": 3, "detection_estimated_rate": 3, "train_seconds": 0}.get(key, 2)
+    digits = 3 if key.startswith("detection") else {"train_seconds": 0, "peak_memory_gb": 1}.get(key, 2)
     deviation = "" if value.std is None or key != "mr" else f" ± {value.std:.2f}"
     return f"{value.mean:.{digits}f}{deviation}" + (" ¹" if value.std is None and key == "mr" else "")
 

@@ -51,6 +51,14 @@ def test_given_rate_and_evidence_are_used():
     assert measure_detection(p_match, wrong, evidence=[3.0, 2.0, 1.0, 0.0]).auroc == 1
 
 
+def test_of_a_mere_ranking_only_what_its_order_decides_is_told():
+    wrong = np.array([False, False, True, True])
+    ranks, halved = (
+        measure_detection(np.array([4.0, 3, 2, 1]) / by, wrong).as_dict(ranks_only=True) for by in (4, 40)
+    )
+    assert ranks == halved == {"true_rate": 0.5, "auroc": 1.0, "average_precision": 1.0, "best_f1": 1.0}
+
+
 def test_one_kind_only_leaves_the_ranking_metrics_out():
     found = measure_detection([0.9, 0.4, 0.8, 0.9], np.zeros(4, bool))
     assert found.auroc is None and found.f1 is None and found.average_precision is None

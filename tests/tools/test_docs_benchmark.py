@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pmpguard.experiments.paper_reference import paper_rows
 from pmpguard.experiments.rows import ResultRow, append_row
-from tools.docs_benchmark import chance_table, natural_table, unmeasured_table
+from tools.docs_benchmark import chance_table, natural_table, part_chance_table, unmeasured_table
 
 
 def row(method: str, seed: int, mr: float, rate: float = 0.4) -> ResultRow:
@@ -30,7 +31,21 @@ def test_ours_stands_against_the_best_other_and_the_oracle_seed_by_seed(tmp_path
     assert (
         text[2] == "| 40 % | CCL | +2.90 (+2.65 to +3.15) | ahead | +0.00 (-2.48 to +2.48) | within chance |"
     )
-    assert text[3] == "| 80 % | InfoNCE | +4.00 | one seed | – | no seed in common |"
+    assert text[3] == "| 80 % | InfoNCE | +4.00 | one seed | – | no row yet |"
+
+
+def test_a_part_stands_against_one_model_on_validation(tmp_path: Path) -> None:
+    for seed in range(3):
+        for method, rate, mr in (("pmpguard", 0.4, 20.0), ("pmpguard", 0.8, 15.0), ("one model", 0.8, 14.0),
+                                 ("gated", 0.4, 19.0), ("gated", 0.8, 10.0)):  # fmt: skip
+            metrics = {"mr": 0.0, "val_mr": mr + 0.1 * seed}
+            own = replace(row(method, seed, 0, rate), metrics=metrics)
+            append_row(tmp_path / "rsicd-ablation.jsonl", own)
+    lines = (("ours", "pmpguard"), ("one", "one model"), ("with gates", "gated"))
+    assert part_chance_table(tmp_path, lines, (0.4, 0.8)).splitlines()[2:] == [
+        "| a second model | none is trained | +1.00 (+1.00 to +1.00), ahead |",
+        "| with gates | -1.00 (-1.00 to -1.00), behind | -4.00 (-4.00 to -4.00), behind |",
+    ]
 
 
 def test_every_judge_of_natural_noise_has_its_line(tmp_path: Path) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pmpguard.errors import DataError
 from pmpguard.experiments.rows import ResultRow, append_row
-from tools.docs_numbers import TABLES, frozen_table, light_table, main, rendered
+from tools.docs_numbers import (
+    TABLES,
+    detection_table,
+    frozen_table,
+    light_table,
+    main,
+    rendered,
+    ucm_table,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -48,6 +57,33 @@ def test_the_best_that_is_not_told_is_bold(tmp_path: Path) -> None:
             append_row(tmp_path / "rsicd-frozen.jsonl", row(method, rate, 0, mr))
     text = frozen_table(tmp_path)
     assert "| CCL | **11.00 ¹** |" in text and "| 12.00 ¹ | 12.00 ¹ |" in text
+
+
+def test_residual_noise_follows_from_f1_and_the_share_flagged(tmp_path: Path) -> None:
+    """Of 100 pairs 40 are wrong, 30 are flagged, 27 of those rightly: 13 of 70 are left."""
+    found = {"detection_true_rate": 0.4, "detection_flagged_rate": 0.3, "detection_f1": 2 * 27 / 70,
+             "detection_auroc": 0.9, "detection_estimated_rate": 0.3, "train_seconds": 12.0}  # fmt: skip
+    lines = (("InfoNCE", "infonce"), ("L2RM", "l2rm"))
+    append_row(tmp_path / "t.jsonl", row("infonce", 0.4, 0, 7.0))
+    append_row(tmp_path / "t.jsonl", row("l2rm", 0.4, 0, 7.0, **found))
+    told = detection_table(tmp_path, "t", lines).splitlines()[2:]
+    assert told == ["| 40 % | L2RM | 0.186 | 0.050 | 0.900 | 0.300 | 12 |"]
+    append_row(tmp_path / "t.jsonl", row("l2rm", 0.4, 0, 7.0, **found, detection_residual_rate=0.2))
+    assert "| L2RM | 0.200 |" in detection_table(tmp_path, "t", lines)  # what a row says counts
+
+
+def test_rows_of_other_settings_are_no_seeds_of_a_line(tmp_path: Path) -> None:
+    for batch in (640, 320):
+        one = replace(row("infonce", 0.4, batch, 7.0), settings={"train": {"batch_size": batch}})
+        append_row(tmp_path / "t.jsonl", one)
+    with pytest.raises(DataError, match="rows of 'infonce' at 0\\.4 differ"):
+        detection_table(tmp_path, "t", ())
+
+
+def test_a_table_without_rows_says_so(tmp_path: Path) -> None:
+    assert "| no row yet | – |" in ucm_table(tmp_path)
+    append_row(tmp_path / "ucm-light.jsonl", row("ncr", 0.4, 0, 30.0))
+    assert ucm_table(tmp_path).splitlines()[2] == "| NCR | – | 30.00 ¹ | – |"
 
 
 def test_bad_markers_are_named(tmp_path: Path) -> None:

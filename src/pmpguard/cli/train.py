@@ -14,7 +14,7 @@ from pmpguard.config import to_dict
 from pmpguard.data.images.sources import open_images
 from pmpguard.data.splits import HoldOut
 from pmpguard.device import pick_device
-from pmpguard.evaluation.detection import Detection, RematchPrecision
+from pmpguard.evaluation.detection import RematchPrecision
 from pmpguard.evaluation.evaluate import EvaluationReport, Gallery, evaluate_retriever
 from pmpguard.experiments.downloads import require_dataset
 from pmpguard.experiments.run import (
@@ -107,11 +107,12 @@ def train_model(
             result = run_experiment(config, run, tell=tell_main)
     except Interrupted as stop:
         return TrainReport(run, {"interrupted": str(stop)}, str(stop), exit_code=130)
-    trained = result.trained
+    trained, told = result.trained, result.row.metrics
+    judged = {name.removeprefix("detection_"): value for name, value in told.items() if "detection" in name}
     which = f"model {trained.model_kept} of 2, " if trained.models_trained == 2 else ""
     lines = [
         result.test.as_text(),
-        *([] if result.detection is None else [describe_detection(result.detection)]),
+        *([] if not judged else [describe_detection(judged)]),
         *(
             [describe_rematching(result.rematching)]
             if result.rematching and result.rematching.proposals
@@ -139,12 +140,13 @@ def check_given(options: Mapping[str, Any], given: Mapping[str, Any]) -> None:
 train = train_model  # the verb; a parser takes no option of its function's own name
 
 
-def describe_detection(found: Detection) -> str:
+def describe_detection(found: Mapping[str, float]) -> str:
     """One line on what detection estimated and how true it was."""
-    injected = f"{found.true_rate:.3f} injected" if found.true_rate else "none injected"
-    rates = f"estimated mismatch rate {found.estimated_rate:.3f}, {injected}"
-    quality = f", AUROC {found.auroc:.3f}, F1 {found.f1:.3f}" if found.auroc is not None else ""
-    return f"detection: {rates}{quality}"
+    injected = f"{found['true_rate']:.3f} injected" if found["true_rate"] else "none injected"
+    rates = f"estimated mismatch rate {found['estimated_rate']:.3f}, " if "estimated_rate" in found else ""
+    names = {"auroc": "AUROC", "f1": "F1"}
+    quality = [f"{title} {found[name]:.3f}" for name, title in names.items() if name in found]
+    return f"detection: {', '.join([rates + injected, *quality])}"
 
 
 def describe_rematching(found: RematchPrecision) -> str:

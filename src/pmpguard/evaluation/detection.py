@@ -12,6 +12,7 @@ from pmpguard.errors import DataError
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+OF_RANKS = ("true_rate", "auroc", "average_precision", "best_f1")
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,10 @@ class Detection:
     precision_at_rate: float | None
     residual_rate: float | None = None
 
-    def as_dict(self) -> dict[str, float]:
-        """The numbers that are defined."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+    def as_dict(self, *, ranks_only: bool = False) -> dict[str, float]:
+        """The numbers that are defined; where p(match) only ranks pairs, those that its order decides."""
+        found = {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: found[name] for name in OF_RANKS if name in found} if ranks_only else found
 
 
 @dataclass(frozen=True)

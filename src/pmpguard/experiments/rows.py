@@ -147,13 +147,33 @@ def summarise(rows: Iterable[ResultRow]) -> list[Summary]:
 
 def over_seeds(rows: Iterable[ResultRow]) -> dict[str, Statistic]:
     """Mean and deviation of every metric over the runs that have it."""
-    metrics = [row.metrics for row in rows]
+    metrics = [{**filtered(row.metrics), **row.metrics} for row in rows]
     result = {}
     for name in dict.fromkeys(name for values in metrics for name in values):
         values = [run[name] for run in metrics if name in run]
         std = statistics.stdev(values) if len(values) > 1 else None
         result[name] = Statistic(statistics.fmean(values), std, len(values))
     return result
+
+
+def filtered(metrics: dict[str, float]) -> dict[str, float]:
+    """What a run's flags leave and cost: mismatched pairs among the unflagged, and right pairs flagged.
+
+    Both follow from how many pairs are wrong, how many are flagged, and F1, also for rows that say neither.
+
+    >>> found = {"true_rate": 0.4, "flagged_rate": 0.5, "f1": 2 * 0.38 / 0.9}  # 0.38 are both
+    >>> told = filtered({f"detection_{name}": value for name, value in found.items()})
+    >>> {name: round(value, 6) for name, value in told.items()}
+    {'detection_residual_rate': 0.04, 'detection_right_flagged_rate': 0.2}
+    """
+    wrong, flagged, f1 = (metrics.get(f"detection_{name}") for name in ("true_rate", "flagged_rate", "f1"))
+    if wrong is None or flagged is None or f1 is None or flagged == 1:
+        return {}
+    both = f1 * (flagged + wrong) / 2
+    return {
+        "detection_residual_rate": max(0.0, (wrong - both) / (1 - flagged)),
+        "detection_right_flagged_rate": max(0.0, (flagged - both) / (1 - wrong)),
+    }
 
 
 def _place(row: ResultRow) -> tuple[str, str, str, float, str]:

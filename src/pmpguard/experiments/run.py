@@ -246,8 +246,7 @@ def run_experiment(
         train_table, images, known = oracle_data(config.train.method, train_table, images, is_noisy, device)
 
     def observe(epoch: int, p_match: np.ndarray) -> dict[str, float]:
-        found = measure_detection(p_match, is_noisy).as_dict()
-        return {f"true_{name}": value for name, value in found.items()}
+        return {f"true_{key}": value for key, value in measure_detection(p_match, is_noisy).as_dict().items()}
 
     trained = train_with_distillation(
         config.train,
@@ -389,7 +388,8 @@ def row_metrics(
     for name, recall in test.rankings.items():
         metrics[f"mr[{name}]"] = recall.mr
     if detection is not None:
-        metrics |= {f"detection_{name}": value for name, value in detection.as_dict().items()}
+        found = detection.as_dict(ranks_only=trained.method.only_ranks)
+        metrics |= {f"detection_{name}": value for name, value in found.items()}
     if rematching is not None:
         shares = {"same_image": rematching.same_image, "same_class": rematching.same_class}
         metrics["rematch_proposals"] = float(rematching.proposals)

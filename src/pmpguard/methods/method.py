@@ -147,6 +147,8 @@ class Method(nn.Module):
     plans_by_fragments: ClassVar[bool] = False
     # Whether there are `teacher_scores`, which the losses read.
     can_distill: ClassVar[bool] = False
+    # Whether `p_match` only ranks pairs and is no probability.
+    only_ranks: ClassVar[bool] = False
     # (N,) float in [0, 1], set by methods that judge pairs: the detection metric reads it, the loop does not.
     p_match: Tensor | None
     # What the last look at the training set found, for reports: the share of mismatched pairs it estimates (a

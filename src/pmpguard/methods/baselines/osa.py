@@ -33,9 +33,10 @@ class Osa(Method):
     """
 
     name = "osa"
+    only_ranks = True
 
     weight: Tensor  # (N,)
-    p_match: Tensor
+    p_match: Tensor  # (N,) the shares
 
     def __init__(self, retriever: Retriever, settings: object, pairs: int) -> None:
         super().__init__(retriever, settings, pairs)
