@@ -257,10 +257,11 @@ def write_random_embeddings(folder: Path, pairs: int) -> None:
 @pytest.mark.slow
 def test_a_clip_folder_is_a_dataset_of_its_own(tmp_path, capsys):
     write_random_embeddings(tmp_path / "emb", 60)
-    done = audit(tmp_path / "emb", tmp_path / "out", embeddings=tmp_path / "emb")
+    done = audit(tmp_path / "emb", tmp_path / "out", embeddings=tmp_path / "emb", workers=2)
     assert done.exit_code == 0 and done.as_dict()["summary"]["pairs"] == 60
     assert any("no images in the report" in message for message in done.outcome.summary.warnings)
-    assert "a folder of embeddings" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "a folder of embeddings" not in said and "judged by this process alone" in said
     assert run_verb("audit", audit, [str(tmp_path / "emb"), "--out", str(tmp_path / "alone"), "--json"]) == 0
     captured = capsys.readouterr()
     assert f"emb: a folder of embeddings, judged by them (--embeddings {tmp_path / 'emb'})" in captured.err

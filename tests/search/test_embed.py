@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import threading
@@ -89,6 +90,23 @@ def test_several_processes_write_the_same_files_also_when_one_is_killed(small_se
     straight = tmp_path / "straight"
     embed(small_search.world, small_search.model, straight, partition_size=8)
     assert files_of(out) == files_of(straight)
+
+
+def test_another_number_of_threads_changes_vectors_by_rounding_alone(small_search, tmp_path):
+    """One process has a thread on every core, each of two workers on half of them."""
+    before = torch.get_num_threads()
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        try:
+            embed(small_search.world, small_search.model, tmp_path / str(threads))
+        finally:
+            torch.set_num_threads(before)
+    for kind, part in itertools.product(("image", "caption"), ("pooled", "fragments", "mask")):
+        one, two = (open_vectors(tmp_path / name, kind) for name in ("1", "2"))
+        rows = range(len(one))
+        tolerance = {"pooled": 1e-6, "fragments": 1e-3, "mask": 0}[part]  # fragments are float16
+        found = [getattr(vectors.take(list(rows)), part) for vectors in (one, two)]
+        torch.testing.assert_close(*found, rtol=0, atol=tolerance)
 
 
 def test_a_part_that_a_killed_run_left_out_is_filled_in(small_search, tmp_path):

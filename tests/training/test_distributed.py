@@ -15,6 +15,8 @@ import pytest
 import torch
 from helpers.free_port import free_port
 
+from pmpguard.cli.main import main
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 from pmpguard.training.checkpoint import latest_checkpoint
 from pmpguard.training.distributed import World, joined_processes
 
@@ -73,30 +75,31 @@ def test_two_processes_equal_one(tmp_path: Path, method: str) -> None:
 
 @pytest.mark.slow
 def test_two_agents_of_torchrun_equal_one_process(tmp_path: Path) -> None:
-    """As on two nodes: each agent starts the process of its own node."""
-    port = str(free_port())
+    """As on two nodes, by the command of the documents: each agent starts the process of its own node."""
+    write_world(synthetic_scenes(60, size=32), tmp_path / "world")
+    settings = {"method": "infonce", "epochs": 1, "batch_size": 20, "device": "cpu"}
+    words = ["--dataset", str(tmp_path / "world"), "--train", json.dumps(settings)]
+    train = ["-m", "pmpguard", "train", str(tmp_path / "two"), *words]
+    nodes = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port",
+             str(free_port())]  # fmt: skip
     agents = [
         subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node),
-             "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", port,
-             str(SCRIPT), str(tmp_path / "two"), "infonce"],
-            env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "torch.distributed.run", *nodes, "--node-rank", str(node), *train],
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True,
         )
         for node in range(2)
     ]  # fmt: skip
-    for agent in agents:
-        stderr = agent.communicate(timeout=240)[1]
-        assert agent.returncode == 0, stderr
-    (alone,) = launch(1, tmp_path / "one", "infonce")
-    assert alone.returncode == 0, alone.stderr
-    from safetensors.torch import load_file
-
-    expected = load_file(tmp_path / "one" / "rank-0.safetensors")
-    for rank in range(2):
-        found = load_file(tmp_path / "two" / f"rank-{rank}.safetensors")
-        assert found.keys() == expected.keys()
-        for name, value in expected.items():
-            torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-9, msg=name)
+    said = [agent.communicate(timeout=240) for agent in agents]
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    assert "model in" in said[0][0] and not said[1][0]  # the first process speaks for all
+    assert main(["train", str(tmp_path / "one"), *words]) == 0
+    losses = []
+    for run in ("one", "two"):
+        lines = [json.loads(line) for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()]
+        losses.append([line["loss"] for line in lines if line["kind"] == "step"])
+        assert (tmp_path / run / "model" / "model.safetensors").is_file()
+    assert len(losses[0]) > 1 and losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
 @contextlib.contextmanager
