@@ -1,12 +1,13 @@
-"""What detection costs and tells as collections grow: processor time, memory and AUROC up to a million pairs.
+"""What a quick audit costs and tells as collections grow: processor time, memory, AUROC up to a million pairs.
 
 Embeddings are synthetic but structured: every image shows one of some hundred kinds of scene, which both
 encoders place anywhere, and varies in a few directions that both see in part. So the regression tells much
 of a pair and neighbours tell more. Each image has one caption; the captions of four in ten are exchanged.
 Vectors are drawn in blocks, the same for every number of pairs.
 
-Every size runs in a fresh process. Given are the vectors alone; memory beyond them is the highest resident
-size while `NoiseDetector.fit` runs, less that before. Afterwards, and not counted there, captions are
+Every size runs in a fresh process. Given are the pairs and the vectors; measured is what a quick audit does
+with them, from training-free detection up to the verdicts with their interval. Memory beyond what is given is
+the highest resident size meanwhile, less that before. Afterwards, and not counted there, captions are
 proposed to flagged images, and the neighbours that the inverted lists find are compared with the exact ones.
 Processor time is given beside the clock's: on a busy machine only the former says anything.
 
@@ -30,12 +31,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pmpguard.audit.crossfit import judge_training_free
+from pmpguard.audit.judging import JudgedPart, judge_together, judged_part
+from pmpguard.audit.proposals import propose_for_rows
+from pmpguard.data.pairs import PairTable
 from pmpguard.detection.detector import NoiseDetector
 from pmpguard.detection.evidence import nearest
 from pmpguard.detection.evidence.canonical import canonical_vectors, weighted_mean
 from pmpguard.detection.evidence.regression import regression_sums
-from pmpguard.detection.evidence.similarity import pooled_statistics
-from pmpguard.detection.rematch import propose_captions, standardised_cosines, without_labelled
+from pmpguard.detection.judge import Verdicts
 from pmpguard.evaluation.detection import measure_detection
 from pmpguard.training.tracking import current_commit, describe_hardware
 
@@ -88,27 +92,35 @@ def timed(work: Callable[[], Result]) -> tuple[dict[str, float], Result]:
 
 def one_size(pairs: int) -> dict[str, Any]:
     texts, images, own = planted(pairs)
+    names = np.arange(pairs).astype(str)
+    table = PairTable.from_columns({"image": names, "caption": names[own]})
     before = resident_bytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the highest resident size starts anew
-    detector = NoiseDetector()
-    taken, _ = timed(partial(detector.fit, texts, images))
+    taken, (detector, part, verdicts) = timed(partial(judged, table, texts, images))
     extra = resident_bytes("VmHWM") - before
     del texts, images
     mismatched = own != np.arange(pairs)
-    told = measure_detection(detector.p_match, mismatched, estimated_rate=detector.noise_rate).as_dict()
+    told = measure_detection(verdicts.p_match, mismatched, estimated_rate=verdicts.noise_rate).as_dict()
     return {
         "pairs": pairs,
         **taken,
         "extra_bytes_per_pair": round(extra / pairs),
         "auroc": told["auroc"],
         "mismatched": float(mismatched.mean()),
-        "noise_rate": detector.noise_rate,
-        "noise_rate_interval": list(detector.noise_rate_interval),
+        "noise_rate": verdicts.noise_rate,
+        "noise_rate_interval": list(verdicts.noise_rate_interval or ()),
         "left_out": detector.left_out,
         "neighbour_recall": neighbour_recall(nearest.centred(detector.vectors[1])),
         "neighbour_recall_canonical": neighbour_recall(canonical_images(detector)),
-        **proposals(detector, own),
+        **proposals(part, verdicts, own),
     }
+
+
+def judged(table: PairTable, texts: Tensor, images: Tensor) -> tuple[NoiseDetector, JudgedPart, Verdicts]:
+    """What a quick audit does once images and captions are encoded, up to the verdicts."""
+    detector = judge_training_free(table, (texts, images))
+    part = judged_part(table, detector)
+    return detector, part, judge_together([part])
 
 
 def neighbour_recall(vectors: Tensor) -> float:
@@ -134,29 +146,15 @@ def canonical_images(detector: NoiseDetector) -> Tensor:
     return canonical_vectors(*detector.vectors, sums, text_mean, image_mean, float(weight.sum()))[1]
 
 
-def proposals(detector: NoiseDetector, own: np.ndarray) -> dict[str, Any]:
-    """The best other caption for flagged images, and how often it is theirs or one of the same kind."""
-    texts, images = detector.vectors
-    rows = torch.arange(len(texts))
-    weights = regression_sums(texts, images, rows, rows, detector.clean_probability).to_images()
-    expected = torch.cat([part.float() @ weights for part in torch.split(texts, 65_536)])
-    expected = torch.nn.functional.normalize(expected, dim=1)
-    shown = images.float()
-    flagged = np.flatnonzero(detector.verdicts.flag & (own != np.arange(len(own))))
-    asked = torch.from_numpy(np.random.default_rng(0).permutation(flagged)[:PROPOSED])
-    numbers = np.arange(len(own))
-    scores = without_labelled(
-        standardised_cosines(expected, shown, pooled_statistics(expected, shown)), (numbers, numbers)
-    )
-    taken, found = timed(lambda: propose_captions(scores, asked, rows, 10))
-    truth = torch.from_numpy(np.argsort(own))[asked]  # the row that holds an image's own caption
-    return {
-        "proposals": {
-            "images": len(asked),
-            **taken,
-            "own_caption_among_ten": float((found.partners == truth[:, None]).any(1).float().mean()),
-        }
-    }
+def proposals(part: JudgedPart, verdicts: Verdicts, own: np.ndarray) -> dict[str, Any]:
+    """The ten best captions for flagged images, as an audit proposes them, and how often theirs is among."""
+    flagged = np.flatnonzero(verdicts.flag & (own != np.arange(len(own))))
+    asked = np.random.default_rng(0).permutation(flagged)[:PROPOSED]
+    propose = partial(propose_for_rows, part.captions, part.images, part.text_of, part.image_of)
+    taken, found = timed(lambda: propose(part.evidence, verdicts, asked, 10))
+    truth = np.argsort(own)[asked]  # the row that holds an image's own caption
+    among = float((found.captions == truth[:, None]).any(1).mean())
+    return {"proposals": {"images": len(asked), **taken, "own_caption_among_ten": among}}
 
 
 def resident_bytes(name: str) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from pmpguard.errors import ConfigError, TrainingError
 
 
-def pick_device(name: str) -> torch.device:
+def pick_device(name: str | torch.device) -> torch.device:
     """ "auto" takes the first CUDA device where there is one.
 
     >>> pick_device("cpu")

@@ -13,7 +13,7 @@ from helpers.planted_embeddings import Clusters, blind, clusters
 
 from pmpguard.detection.detector import NoiseDetector
 from pmpguard.detection.vectors import unit_rows
-from pmpguard.errors import DataError
+from pmpguard.errors import ConfigError, DataError
 from pmpguard.evaluation.detection import auroc
 
 
@@ -189,6 +189,7 @@ def test_a_handful_of_pairs_is_judged_with_a_warning(pairs: int) -> None:
     found = NoiseDetector(bootstrap=3).fit(*blind(pairs, (4, 6)))
     assert np.isfinite(found.p_match).all() and len(found.p_match) == pairs
     assert any(f"only {pairs} pairs" in warning for warning in found.verdicts.warnings)
+    assert found.noise_rate_interval == (0.0, 1.0)  # nothing is claimed
 
 
 NOT_FINITE, ZERO = blind(10, (4, 4))
@@ -204,7 +205,10 @@ TEN, MORE = blind(10, (4, 4))[0], blind(30, (4, 4))[0]
         ((NOT_FINITE, TEN), "texts row 3: not finite"),
         ((TEN, NOT_FINITE * np.inf), "images row 0: not finite"),
         ((TEN, ZERO), "images row 2: not finite or all zero"),
-        ((MORE, TEN), "image_of row 10: 10 is not one of the 10"),
+        ((MORE, TEN), "text_of has 30 rows but image_of 10"),
+        ((TEN, MORE), "text_of has 10 rows but image_of 30"),
+        ((TEN * 1j, TEN), "texts: complex numbers"),
+        ((TEN, torch.from_numpy(TEN) * 1j), "images: complex numbers"),
         ((TEN, TEN, np.arange(10) + 1), "text_of row 9: 10 is not one of the 10"),
         ((TEN, TEN, None, np.arange(10) - 1), "image_of row 0: -1 is not one of the 10"),
         ((TEN, TEN, np.arange(9)), "text_of has 9 rows but image_of 10"),
@@ -220,6 +224,58 @@ def test_unusable_input_is_named(given: tuple[Any, ...], told: str) -> None:
     with pytest.raises(DataError, match=told) as caught:
         NoiseDetector(bootstrap=0).fit(*given)
     assert "Fix:" in str(caught.value) or "shape" in told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"common_space": True}, "common_space: texts have 4 dimensions but images 6"),
+        ({"image_labels": [0] * 9}, r"image_labels: shape \(9,\), expected \(10,\)"),
+        ({"image_labels": ["park"] * 10}, "image_labels: <U4 is no whole number"),
+        ({"image_folds": [0, 1]}, r"image_folds: shape \(2,\), expected \(10,\)"),
+        ({"image_folds": np.arange(10) % 2 + 0.5}, "image_folds: float64 is no whole number"),
+        ({"image_folds": np.arange(10) - 1}, "image_folds row 0: -1 is negative"),
+        ({"image_folds": torch.full((10,), 3)}, "all 10 images are in fold 3"),
+    ],
+)
+def test_unusable_classes_folds_and_spaces_are_named(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(DataError, match=told) as caught:
+        NoiseDetector(bootstrap=0).fit(*blind(10, (4, 6)), **given)
+    assert caught.value.fix
+
+
+def test_folds_may_be_numbered_with_gaps() -> None:
+    given, folds = clusters(120, 0.3), np.arange(120) % 2
+    found = [
+        NoiseDetector(bootstrap=0).fit(given.texts, given.images, image_folds=each).p_match
+        for each in (folds, folds * 1_000_000_000)
+    ]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"folds": 1}, "folds: 1 is no whole number from 2"),
+        ({"rounds": 2.5}, "rounds: 2.5 is no whole number from 1"),
+        ({"rounds": 0}, "rounds: 0 is"),
+        ({"neighbours": 0}, "neighbours: 0 is"),
+        ({"neighbours": -3}, "neighbours: -3 is"),
+        ({"bootstrap": -1}, "bootstrap: -1 is no whole number from 0"),
+        ({"bootstrap": True}, "bootstrap: True is"),
+    ],
+)
+def test_options_that_count_nothing_are_named(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        NoiseDetector(**options)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("device", ["cuda", "abacus"])
+def test_a_device_that_is_not_there_is_named(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=f"device: .?{device}"):
+        NoiseDetector(device=device).fit(TEN, TEN)
 
 
 def test_more_texts_than_images_are_fine_with_numbers() -> None:
@@ -265,4 +321,5 @@ def test_a_detector_shows_itself_in_a_few_lines():
     )
     text = repr(fitted)
     assert text.startswith("NoiseDetector of 300 pairs") and "left out: similarity" in text
+    assert "(no interval asked for)" in text and "100.0%" not in text
     assert len(text.splitlines()) < 8

@@ -113,6 +113,9 @@ def test_evidence_that_says_nothing_is_noticed(seed: int) -> None:
     found = judge_pairs(evidence, ROWS, ROWS, null_pairs())
     assert found.noise_rate > 0.9 and found.p_match.mean() < 0.1
     assert "either most captions are wrong, or the embeddings are too weak" in found.warnings[0]
+    assert not found.informative and found.noise_rate_interval is None
+    with_interval = judge_pairs(evidence, ROWS, ROWS, null_pairs(), bootstrap=3)
+    assert with_interval.noise_rate_interval == (0.0, 1.0)
     constant = {"regression": Evidence(torch.ones(PAIRS), torch.ones(5000))}
     equal = judge_pairs(constant, ROWS, ROWS, null_pairs())
     assert (equal.p_match == 1).all() and not equal.informative and "says nothing" in equal.warnings[0]

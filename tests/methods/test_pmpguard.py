@@ -161,7 +161,8 @@ def all_are_trained_on(method: PmpGuard, seen: TrainingView, told: str, caplog: 
         plan = method.begin_epoch(seen)
     assert plan.weights is not None and (plan.weights == 1).all() and plan.partners is None
     assert method.p_match is not None and (method.p_match == 1).all()
-    assert plan.log["judged"] == 0
+    assert plan.log == {"judged": 0}  # nor is any rate known, nor any pair worth a second model
+    assert method.kept_back is None or not method.kept_back.any()
     assert any("all are trained on" in message and told in message for message in caplog.messages)
 
 
@@ -169,14 +170,14 @@ def all_are_trained_on(method: PmpGuard, seen: TrainingView, told: str, caplog: 
 @pytest.mark.parametrize("pairs", [300, 800])
 def test_pure_noise_is_trained_on_like_any_labels(pairs: int, seed: int, caplog: Any) -> None:
     texts, images = (torch.from_numpy(each).float() for each in blind(pairs, seed=seed))
-    method = guard(pairs, calibration=0.0)
+    method = guard(pairs, complementary=1.0)
     all_are_trained_on(method, tokens_view(texts, images), "hardly any pair looks matched", caplog)
 
 
 @pytest.mark.parametrize("pairs", [2, 30, 99])
 def test_tiny_sets_are_trained_on_whatever_they_look_like(pairs: int, caplog: Any) -> None:
     given = clusters(pairs, 0.3)
-    method = guard(pairs, calibration=0.0)
+    method = guard(pairs)
     all_are_trained_on(method, tokens_view(given.texts, given.images), "captions cannot be judged", caplog)
 
 
@@ -184,18 +185,21 @@ def test_tiny_sets_are_trained_on_whatever_they_look_like(pairs: int, caplog: An
 def test_captions_in_an_unknown_script_are_trained_on(per_image: int, caplog: Any) -> None:
     """The encoder knows none of the letters: every caption has the same vector."""
     given = clusters(200, 0.3, per_image)
-    method = guard(200 * per_image, calibration=0.0)
+    method = guard(200 * per_image)
     seen = tokens_view(torch.ones_like(given.texts), given.images, given.image_of)
     all_are_trained_on(method, seen, "hardly any pair looks matched", caplog)
 
 
 def test_what_was_blind_before_training_may_see_later(caplog: Any) -> None:
-    """The model learns the unknown script, and judges from then on."""
+    """The model learns the unknown script, and judges from then on; only then are pairs held out."""
     method = guard(calibration=0.2, detect_from_epoch=1)
     seen, is_mismatched = view(0)
     unread = torch.ones(PAIRS, 8), seen.images.pooled
-    assert method.begin_epoch(replace(seen, read_tokens=lambda: unread)).log["judged"] == 0
+    plan = method.begin_epoch(replace(seen, read_tokens=lambda: unread))
+    assert plan.log == {"judged": 0} and plan.weights is not None and (plan.weights == 1).all()
     found = method.begin_epoch(view(1)[0]).log
+    held = method._held_out(view(1)[0])
+    assert held.any() and (method.weight[held] == 0).all()
     assert found["judged"] == 1 and found["estimated_mismatch_rate"] == pytest.approx(0.4, abs=0.1)
     assert method.p_match is not None
     assert method.p_match[is_mismatched].mean() < 0.5 < method.p_match[~is_mismatched].mean()

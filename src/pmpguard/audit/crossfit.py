@@ -23,7 +23,7 @@ from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.images.sources import ImageSource, ImageSubset, open_images
 from pmpguard.data.images.transforms import Augmentation
 from pmpguard.data.pairs import PairTable, image_label_codes
-from pmpguard.detection.detector import FOLDS, NoiseDetector
+from pmpguard.detection.detector import NoiseDetector, usual_folds
 from pmpguard.detection.evidence.similarity import Measure
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError
@@ -165,8 +165,9 @@ def judge_training_free(
 ) -> NoiseDetector:
     """Judge a whole table by what frozen encoders know: features of its captions (C, c) and images (I, e).
 
-    Images of `duplicates` do not judge each other.
+    Images of `duplicates` do not judge each other, unless all show the same.
     """
+    folds = split_images(len(table.first_rows), usual_folds(len(table)), seed, duplicates)
     return NoiseDetector(bootstrap=0, seed=seed).fit(
         *features,
         table.caption_codes,
@@ -174,7 +175,7 @@ def judge_training_free(
         more=more,
         common_space=False,
         image_labels=image_label_codes(table),
-        image_folds=split_images(len(table.first_rows), FOLDS, seed, duplicates),
+        image_folds=folds if folds.any() else None,
     )
 
 

@@ -47,8 +47,8 @@ class JudgedPart:
     """Some pairs as one set of embeddings sees them; `words` are None where it has no words."""
 
     rows: Rows  # (N,) of the judged table
-    captions: Tensor  # (C, d) unit, each distinct caption
-    images: Tensor  # (I, d) unit, each distinct image, in the space of the captions
+    captions: Tensor  # (C, d) unit, each distinct caption; of large sets in float16
+    images: Tensor  # (I, d) unit, each distinct image, in the space of the captions; likewise
     text_of: Tensor  # (N,)
     image_of: Tensor  # (N,)
     texts: list[str]  # the distinct captions
@@ -70,17 +70,17 @@ def judged_part(table: PairTable, detector: NoiseDetector) -> JudgedPart:
         torch.from_numpy(codes).to(detector.vectors[0].device)
         for codes in (table.caption_codes, table.image_codes)
     )
-    texts, images = detector.vectors  # in float16 where there are many
+    texts, images = detector.vectors  # in float16 where there are many, and so is what is made of them
     sums = regression_sums(texts, images, text_of, image_of, detector.clean_probability)
     to_images = sums.to_images()
-    expected = torch.empty(len(texts), to_images.shape[1], device=texts.device)  # (C, l) unit
+    expected = texts.new_empty(len(texts), to_images.shape[1])  # (C, l) unit
     meaning = torch.empty(len(texts), device=texts.device)
     for start in range(0, len(texts), BLOCK_ROWS):
         part = slice(start, start + BLOCK_ROWS)
         found = full(texts[part]) @ to_images
-        expected[part], meaning[part] = normalize(found, dim=1), found.norm(dim=1)
+        expected[part], meaning[part] = normalize(found, dim=1).to(expected), found.norm(dim=1)
     return JudgedPart(
-        np.arange(len(table)), expected, full(images), text_of, image_of, distinct_captions(table),
+        np.arange(len(table)), expected, images, text_of, image_of, distinct_captions(table),
         np.arange(len(texts)), np.arange(len(images)), detector.collected, detector.null,
         detector.similar_texts, meaning=meaning,
     )  # fmt: skip

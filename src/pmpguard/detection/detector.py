@@ -39,10 +39,13 @@ from pmpguard.detection.evidence.regression import (
     whiten,
 )
 from pmpguard.detection.evidence.similarity import Measure, similarity_measure
+from pmpguard.detection.image_groups import check_whole, checked_folds, checked_labels
 from pmpguard.detection.judge import CAPTION_AGREEMENT, Verdicts, judge_pairs
 from pmpguard.detection.measures import FoldMeasures, PairEvidence, ask_fold, asked, by_fold
 from pmpguard.detection.null_pairs import Array, Evidence, NullPairs, pair_numbers, sample_null_pairs
 from pmpguard.detection.vectors import LARGE_SET, checked_rows, unit_rows, without_constant_sides
+from pmpguard.device import pick_device
+from pmpguard.errors import DataError
 from pmpguard.stable_random import StableRandom
 
 FOLDS = 5
@@ -54,6 +57,11 @@ MIN_ROUND_NULL_PAIRS = 2_000
 Pairs = tuple[Tensor, Tensor]  # numbers of texts and of images, (N,) each
 
 
+def usual_folds(pairs: int) -> int:
+    """Into how many folds the images of so many pairs are cut."""
+    return FOLDS if pairs <= LARGE_SET else FOLDS_OF_LARGE_SETS
+
+
 @dataclass(repr=False)
 class NoiseDetector:
     """Find mismatched pairs in embeddings; scikit-learn style: options here, data in `fit`.
@@ -61,6 +69,7 @@ class NoiseDetector:
     Args:
         rounds: how often pairs are judged, each time by others as far as they were believed the time before.
         folds: of images, each judged by rounds its pairs took no part in; by default 5, and 2 of large sets.
+            Two at least.
         neighbours: of each text and image that vote on its pairs.
         exact_up_to: so many vectors are compared with all others; more by inverted lists.
         bootstrap: resamples for the interval of the noise rate; 0 leaves it out.
@@ -70,7 +79,8 @@ class NoiseDetector:
     Attributes:
         p_match: (N,) float64, the probability of each labelled pair to match.
         noise_rate: estimated share of mismatched pairs.
-        noise_rate_interval: its 95 % interval.
+        noise_rate_interval: its 95 % interval; (0, 1), which claims nothing, where none was asked for, of
+            fewer than a hundred pairs and of evidence that does not tell.
         evidence: name -> (N,), each with mean 0 and deviation 1 on null pairs.
         left_out: what was not used, and why.
 
@@ -100,6 +110,18 @@ class NoiseDetector:
     similar_texts: NeighbourGraph | None = field(init=False)
     null: NullPairs = field(init=False)
 
+    def __post_init__(self) -> None:
+        for name, least in (
+            ("rounds", 1),
+            ("neighbours", 1),
+            ("exact_up_to", 0),
+            ("bootstrap", 0),
+            ("seed", 0),
+        ):
+            check_whole(name, getattr(self, name), least)
+        if self.folds is not None:
+            check_whole("folds", self.folds, 2)
+
     def fit(
         self,
         texts: npt.ArrayLike | Tensor,
@@ -125,17 +147,29 @@ class NoiseDetector:
                 ones.
             image_folds: (I,) folds of images that show different things; by default random ones.
         """
-        text_vectors = checked_rows(texts, "texts", self.device)
+        text_vectors = checked_rows(texts, "texts", None if self.device is None else pick_device(self.device))
         image_vectors = checked_rows(images, "images", text_vectors.device)
+        dims = text_vectors.shape[1], image_vectors.shape[1]
+        if common_space and dims[0] != dims[1]:
+            raise DataError(
+                f"common_space: texts have {dims[0]} dimensions but images {dims[1]}",
+                fix="leave it out: vectors of two encoders may differ",
+            )
         if common_space is None:
-            common_space = text_vectors.shape[1] == image_vectors.shape[1]
+            common_space = dims[0] == dims[1]
         text_vectors, image_vectors, self.left_out = without_constant_sides(text_vectors, image_vectors)
-        rows = len(text_vectors)
+        sizes = len(text_vectors), len(image_vectors)
         given = (
-            np.arange(rows) if text_of is None else text_of,
-            np.arange(rows) if image_of is None else image_of,
+            np.arange(sizes[0]) if text_of is None else text_of,
+            np.arange(sizes[1]) if image_of is None else image_of,
         )
-        numbers = pair_numbers(*given, rows, len(image_vectors))
+        numbers = pair_numbers(*given, *sizes)
+        image_labels = checked_labels(image_labels, sizes[1])
+        if image_folds is None:
+            folds = self.folds or usual_folds(len(numbers[0]))
+            image_folds = StableRandom("folds", self.seed).order(sizes[1]) % folds
+        else:
+            image_folds = checked_folds(image_folds, sizes[1])
         device = text_vectors.device
         pairs = torch.from_numpy(numbers[0]).to(device), torch.from_numpy(numbers[1]).to(device)
         large = len(pairs[0]) > LARGE_SET
@@ -147,10 +181,7 @@ class NoiseDetector:
         del text_vectors, image_vectors
         self.null = sample_null_pairs(*pairs, self.seed, image_labels)
         self._note_what_is_left_out()
-        if image_folds is None:
-            folds = self.folds or (FOLDS if len(pairs[0]) <= LARGE_SET else FOLDS_OF_LARGE_SETS)
-            image_folds = StableRandom("folds", self.seed).order(len(self.vectors[1])) % folds
-        fold_of = torch.as_tensor(np.asarray(image_folds), device=pairs[0].device)  # (I,)
+        fold_of = torch.as_tensor(image_folds, device=pairs[0].device)  # (I,)
         self.similar_texts = None
         self.collected = self._collect(pairs, measures, fold_of)
         self.verdicts = judge_pairs(
@@ -162,10 +193,11 @@ class NoiseDetector:
     def __repr__(self) -> str:
         if not hasattr(self, "verdicts"):
             return f"NoiseDetector(rounds={self.rounds}, seed={self.seed}), not fitted"
-        low, high = self.noise_rate_interval
+        interval = self.verdicts.noise_rate_interval
+        said = "no interval asked for" if interval is None else "{:.1%} to {:.1%}".format(*interval)
         lines = [
             f"NoiseDetector of {len(self.p_match):,} pairs, {int(self.verdicts.flag.sum()):,} flagged",
-            f"  noise rate {self.noise_rate:.1%} ({low:.1%} to {high:.1%})",
+            f"  noise rate {self.noise_rate:.1%} ({said})",
             f"  evidence: {', '.join(self.verdicts.names)}",
             *(f"  left out: {why}" for why in self.left_out),
         ]

@@ -9,7 +9,7 @@ competitors among null pairs than among labelled ones. So the noise rate is esti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ FLAGGED_BELOW = 0.5
 FEW_PAIRS = 100  # under so many the noise rate is hardly more than a guess
 MOSTLY_MISMATCHED = 0.7
 HARDLY_ANY_MATCH = 0.03  # under this share of matches, evidence that says nothing looks the same
+LEAST_SEPARATION = 4.0  # standard errors of independent pairs; pairs share neighbours, so chance makes two
 COMPETITION, CAPTION_AGREEMENT = "competition", "caption_agreement"
 
 
@@ -78,10 +79,11 @@ class Verdicts:
         """Whether the evidence tells anything: where hardly any pair looks like a match, it may be blind.
 
         The rate alone does not say so: of few pairs that chance made look better than most it takes some for
-        matches, but it is sure of none.
+        matches. So labelled pairs must have more evidence than null pairs by more than chance makes it.
         """
         hardly = max(self.noise_rate, float(self.flag.mean())) > 1 - HARDLY_ANY_MATCH
-        return bool(not hardly and np.ptp(self.combined) > 0)
+        told = np.ptp(self.combined) > 0 and separation(self.support, self.null_support) >= LEAST_SEPARATION
+        return bool(told and not hardly)
 
     def judge(self, measured: Array, names: tuple[str, ...]) -> Array:
         """p(match) of any pairs from their evidence (P, K) by name, as if they were labels."""
@@ -179,9 +181,7 @@ def judge_pairs(
         combined = by_all(columns)
         final, _ = fit_with_known_rate(combined, by_all(null_columns), noise_rate, seed=seed)
         p_match, all_weights = final.p_match, by_all.named(all_names)
-    if noise_rate >= MOSTLY_MISMATCHED or len(combined) < FEW_PAIRS or np.ptp(combined) == 0:
-        warnings += _doubts(combined, noise_rate)
-    return Verdicts(
+    found = Verdicts(
         p_match=p_match,
         noise_rate=noise_rate,
         noise_rate_interval=interval,
@@ -195,8 +195,25 @@ def judge_pairs(
         discriminant=support_by,
         mixture=mixture,
         measured_names=measured_names,
-        warnings=tuple(warnings),
+        warnings=(),
     )
+    if interval is not None and (len(combined) < FEW_PAIRS or not found.informative):
+        interval = (0.0, 1.0)  # nothing is claimed
+    return replace(found, noise_rate_interval=interval, warnings=(*warnings, *_doubts(found)))
+
+
+def separation(support: Array, null_support: Array) -> float:
+    """How many standard errors the chance that a labelled pair (N,) has more than a null one (M,) is above 1/2.
+
+    The Mann-Whitney test.
+
+    >>> round(separation(np.array([2.0, 3.0, 4.0]), np.array([0.0, 1.0, 3.0])), 2)
+    1.31
+    """
+    null, counts = np.sort(null_support), (len(support), len(null_support))
+    below = np.searchsorted(null, support, "left") + np.searchsorted(null, support, "right")
+    chance = float(below.mean()) / (2 * counts[1])
+    return (chance - 0.5) * float(np.sqrt(12 * counts[0] * counts[1] / (counts[0] + counts[1] + 1)))
 
 
 def _columns(evidence: Mapping[str, Evidence]) -> tuple[Array, Array]:
@@ -231,15 +248,20 @@ def _mismatched_together(names: tuple[str, ...], observed: Array, null: Array, i
     return image_level_mismatch(alone.p_match, owners, observed[:, agreement], null[:, agreement])
 
 
-def _doubts(combined: Array, noise_rate: float) -> list[str]:
+def _doubts(found: Verdicts) -> list[str]:
     said = []
-    if len(combined) < FEW_PAIRS:
-        said.append(f"only {len(combined)} pairs: the estimated noise rate is a rough guess")
-    if np.ptp(combined) == 0:
+    if len(found.combined) < FEW_PAIRS:
+        said.append(f"only {len(found.combined)} pairs: the estimated noise rate is a rough guess")
+    if np.ptp(found.combined) == 0:
         said.append("all evidence is equal: it says nothing, and no pair is held against")
-    elif noise_rate >= MOSTLY_MISMATCHED:
+    elif not found.informative:
         said.append(
-            f"about {noise_rate:.0%} of the labelled pairs look mismatched: either most captions are "
+            "labelled pairs hardly differ from random ones: either most captions are wrong, or the embeddings "
+            "are too weak to tell; no verdict and no rate can be trusted"
+        )
+    elif found.noise_rate >= MOSTLY_MISMATCHED:
+        said.append(
+            f"about {found.noise_rate:.0%} of the labelled pairs look mismatched: either most captions are "
             "wrong, or the embeddings are too weak to tell; look at some before trusting this"
         )
     return said

@@ -46,12 +46,16 @@ def checked_rows(
     """
     if isinstance(values, Tensor):
         matrix = values
+        is_complex = matrix.is_complex()
     else:
         try:
-            array = np.asarray(values, dtype=np.float32)
+            is_complex = bool(np.iscomplexobj(values))
+            array = np.asarray(values, dtype=None if is_complex else np.float32)
         except (TypeError, ValueError) as error:
             raise DataError(f"{name}: {error}", fix="give one row of numbers per vector") from error
         matrix = torch.from_numpy(array if array.flags.writeable else array.copy())
+    if is_complex:
+        raise DataError(f"{name}: complex numbers are no vectors of an encoder", fix="give real numbers")
     is_large = isinstance(values, Tensor) and len(matrix) > LARGE_SET and matrix.dtype == torch.float16
     matrix = matrix.detach().to(device=device, dtype=torch.float16 if is_large else torch.float32)
     if matrix.ndim != 2 or not matrix.numel():

@@ -98,8 +98,10 @@ class DetectingMethod(Method):
             fresh = self._judge_by_model(view, counted, p_match)
         else:
             return self._logged()
-        kept = settings.probability_ema if view.epoch > settings.detect_from_epoch else 0.0
+        judged = self._buffer("judged")
+        kept = settings.probability_ema * judged if view.epoch > settings.detect_from_epoch else 0.0
         p_match.copy_(kept * p_match + (1 - kept) * fresh)
+        held_out = held_out & (judged > 0)  # to hold pairs out where nothing is told would only lose them
         self.weight.copy_(p_match * ~held_out)
         if self.kept_back is not None:
             self.kept_back.copy_(held_out)
@@ -144,7 +146,7 @@ class DetectingMethod(Method):
 
     def _held_out(self, view: TrainingView) -> Tensor:
         """(N,) bool: pairs of the images still kept for calibration, a function of seed and epoch."""
-        if view.epoch >= self.settings.calibration_epochs:
+        if view.epoch >= self.settings.calibration_epochs or len(view.image_of) < MIN_JUDGED_PAIRS:
             return torch.zeros_like(view.image_of, dtype=torch.bool)
         images = int(view.image_of.max()) + 1
         drawn = torch.from_numpy(StableRandom("calibration", view.seed).uniform(images))
@@ -201,14 +203,15 @@ class DetectingMethod(Method):
             measures |= neighbour_measures(graphs, *pairs, p_match)
         evidence = {**self._remembered(), **self._measured(measures, view, null)}
         rate = self._buffer("estimated_rate")
-        known = self._known_weights() if float(rate) >= 0 else None
+        estimates = held_out.any() or float(rate) < 0
         found = judge_pairs(
             evidence, *pairs, null, similar_texts=None if graphs is None else graphs.texts,
-            clean_probability=p_match, held_out=held_out, known=known,
-            noise_rate=None if held_out.any() else float(rate), seed=view.seed,
+            clean_probability=p_match, held_out=held_out, known=None if float(rate) < 0 else self._known_weights(),
+            noise_rate=None if estimates else float(rate), seed=view.seed,
         )  # fmt: skip
-        if held_out.any():
-            rate.fill_(self._corrected(found.noise_rate, labels_worth(found.p_match[held_out])))
+        if estimates:
+            told = found.p_match[held_out] if held_out.any() else found.p_match
+            rate.fill_(self._corrected(found.noise_rate, labels_worth(told)))
             self._remember_weights(found.weights)
         return self._believed(found, view)
 
@@ -226,10 +229,11 @@ class DetectingMethod(Method):
         return float(np.clip(everywhere + share * (held_out_rate - held_out), 0.0, 1.0))
 
     def _believed(self, found: Verdicts, view: TrainingView) -> Tensor:
-        """(N,) the probabilities, or all 1 where the evidence is blind."""
+        """(N,) the probabilities, or all 1 where the evidence is blind: then no rate is known either."""
         blind = not found.informative or len(found.p_match) < MIN_JUDGED_PAIRS
         self._buffer("judged").fill_(float(not blind))
         if blind:
+            self._buffer("estimated_rate").fill_(-1.0)
             why = "hardly any pair looks matched" if not found.informative else "there are too few pairs"
             log.warning("epoch %d: captions cannot be judged (%s); all are trained on", view.epoch, why)
             return torch.ones(len(found.p_match), device=view.image_of.device)
@@ -272,10 +276,10 @@ class DetectingMethod(Method):
             self._buffer(kind).copy_(torch.tensor(values, dtype=torch.float64))
 
     def _logged(self) -> dict[str, float]:
-        rate = float(self._buffer("estimated_rate"))
+        rate, judged = float(self._buffer("estimated_rate")), float(self._buffer("judged"))
         if rate < 0:
-            return {}
-        return {"estimated_mismatch_rate": rate, "judged": float(self._buffer("judged"))}
+            return {} if judged else {"judged": judged}
+        return {"estimated_mismatch_rate": rate, "judged": judged}
 
     def _buffer(self, name: str) -> Tensor:
         found: Tensor = getattr(self, name)

@@ -89,7 +89,7 @@ def caption_meaning(table: PairTable, parts: Sequence[JudgedPart]) -> Array:
     for part in parts:
         told = part.meaning
         if told is None:  # a model's own: how far its cosines with the images lie apart
-            told = cosine_moments(part.captions.float(), part.images.float())[1].sqrt()
+            told = cosine_moments(part.captions, part.images)[1].sqrt()
         values = told.double().cpu().numpy()
         meaning[part.text_numbers] = values / max(float(np.median(values)), 1e-12)
     return meaning

@@ -29,9 +29,10 @@ def whiten(vectors: Tensor, components: int = MAX_COMPONENTS, dtype: torch.dtype
     """(n, k) unit: the leading principal components of (n, d), each divided by the root of its deviation.
 
     Pretrained features vary most along few directions that any two scenes differ in; half whitened, they tell
-    more of them apart. Components without any deviation are left out.
+    more of them apart. Components without any deviation are left out, and those beyond two thirds of n: where
+    there are as many as vectors, every vector is what all others add up to, and so foretells its partner.
     """
-    mean, axes = _half_whitening(vectors, components)
+    mean, axes = _half_whitening(vectors, min(components, max(2 * len(vectors) // 3, 2)))
     whitened = torch.empty(len(vectors), axes.shape[1], dtype=dtype, device=vectors.device)
     for start in range(0, len(vectors), BLOCK_ROWS):
         part = slice(start, start + BLOCK_ROWS)

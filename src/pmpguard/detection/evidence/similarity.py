@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK_ROWS = 65_536
+from pmpguard.detection.evidence.nearest import full
+
+BLOCK_ROWS = 16_384
 # (texts (P,), images (P,), rows left out (P,)) -> (P,): more of it speaks for a match
 Measure = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -50,16 +52,17 @@ def cosine_moments(queries: Tensor, gallery: Tensor, block: int = BLOCK_ROWS) ->
 
     With the gallery's mean m and covariance C they are q·m and qᵀCq: O((Q + G) d²).
     """
-    kind = torch.float32 if gallery.dtype == torch.float16 else gallery.dtype
-    mean = gallery.mean(0, dtype=kind)  # (d,)
-    covariance = torch.zeros(gallery.shape[1], gallery.shape[1], dtype=kind, device=gallery.device)
+    mean = gallery.mean(0, dtype=full(gallery[:0]).dtype)  # (d,)
+    covariance = mean.new_zeros(len(mean), len(mean))
     for part in torch.split(gallery, block):
-        deviation = part.to(kind) - mean
+        deviation = full(part) - mean
         covariance += deviation.T @ deviation  # (d, d)
     covariance /= len(gallery)
-    parts = torch.split(queries, block)
-    variance = [((part.to(kind) @ covariance) * part).sum(-1) for part in parts]
-    return torch.cat([part.to(kind) @ mean for part in parts]), torch.cat(variance).clamp(min=0)
+    means, variances = [], []
+    for part in map(full, torch.split(queries, block)):
+        means.append(part @ mean)
+        variances.append(((part @ covariance) * part).sum(-1))
+    return torch.cat(means), torch.cat(variances).clamp(min=0)
 
 
 def similarity_measure(texts: Tensor, images: Tensor) -> Measure:
