@@ -230,9 +230,10 @@ def ungated(config: RetrieverConfig, ranking: Ranking) -> RetrieverConfig:
 
 
 def boundary_progress(boundary: Boundary) -> dict[str, Tensor]:
-    """The boundary's two Gaussians and t, for the log."""
+    """The boundary's two Gaussians, t, and whether it was kept, for the log."""
     mu_pos, sigma_pos, mu_neg, sigma_neg = boundary.gaussians()
-    return {"mu+": mu_pos, "sigma+": sigma_pos, "mu-": mu_neg, "sigma-": sigma_neg, "t": boundary.t}
+    return {"mu+": mu_pos, "sigma+": sigma_pos, "mu-": mu_neg, "sigma-": sigma_neg, "t": boundary.t,
+            "t_kept": boundary.kept}  # fmt: skip
 
 
 def pooled_cosines(batch: EncodedBatch) -> Tensor:
@@ -253,9 +254,8 @@ def trained_awareness(batch: EncodedBatch, boundary: Boundary) -> Tensor:
     texts, images = batch.texts, batch.images
     scores = awareness_of(texts, images, boundary.value(train=True), batch.longer_than)
     boundary.update(
-        texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
-        region_mask=images.mask, gathered=True,
-    )  # fmt: skip
+        texts.fragments, texts.mask, images.fragments, batch.image_of, scores.detach(), images.mask
+    )
     return scores
 
 
