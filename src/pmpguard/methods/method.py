@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from pmpguard.config import from_dict, to_dict
@@ -222,6 +223,19 @@ class Method(nn.Module):
     @property
     def temperature(self) -> Tensor:
         return self.retriever.temperature
+
+
+class JudgingMethod(Method):
+    """A method that gives every pair a probability of matching, 1 before it has judged any."""
+
+    p_match: Tensor
+
+    def __init__(self, retriever: Retriever, settings: Any, pairs: int) -> None:
+        super().__init__(retriever, settings, pairs)
+        self.register_buffer("p_match", torch.ones(pairs))
+
+    def progress(self) -> dict[str, Tensor]:
+        return {"mismatch": 1 - self.p_match.mean()}
 
 
 def ungated(config: RetrieverConfig, ranking: Ranking) -> RetrieverConfig:
