@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.pairs import PairTable
-from pmpguard.evaluation.classes import class_precision
+from pmpguard.errors import DataError
 from pmpguard.evaluation.evaluate import evaluate_scores
 from pmpguard.models.config import AwarenessConfig, CrossGatedConfig, preset
 from pmpguard.models.encoders.image import EncoderOptions
@@ -169,6 +169,21 @@ def choose(train: Features, val: Features, queries: Mapping[str, Tensor]) -> lis
     return sorted(rows, key=lambda row: -row["criterion"])
 
 
+def class_precision(scores: Tensor, labels: Sequence[str], classes: Sequence[str], k: int = 10) -> Tensor:
+    """(C,) the share of a class's own images among the k best of its query.
+
+    `scores` (C, I) are of one query a class; `labels` (I,) say which class each image is of. Of equal scores
+    the image that stands first counts as better.
+    """
+    if scores.shape != (len(classes), len(labels)) or k < 1:
+        raise DataError(
+            f"scores have shape {tuple(scores.shape)}, k is {k}", fix="a row a class, a column an image"
+        )
+    best = scores.argsort(dim=1, descending=True, stable=True)[:, :k].tolist()
+    found = [[labels[place] == name for place in places] for name, places in zip(classes, best, strict=True)]
+    return torch.tensor([sum(hits) / len(hits) for hits in found], dtype=torch.float64)
+
+
 def fill(layer: Projection, given: LinearMap) -> None:
     """Set both linear layers; vectors become unit ones, so the size is free: weights are brought near 1."""
     scale = 1 / given.weight.abs().max()
@@ -189,7 +204,10 @@ def build(train: Features, choice: Choice) -> Retriever:
         regions = model.encode_images([some.root / name for name in some.column("image")])
         numbers = torch.arange(len(some))
         with torch.no_grad():
-            model.boundary.update(words.fragments, words.mask, regions.fragments, numbers)
+            cosines = torch.einsum("tmd,ind->timn", words.fragments, regions.fragments)
+            best = cosines.amax(-1).masked_fill(~words.mask[:, None], 0.0)  # (T, I, m)
+            scores = best.sum(-1) / words.mask.sum(-1).clamp(min=1)[:, None]  # (T, I)
+            model.boundary.update(words.fragments, words.mask, regions.fragments, numbers, scores)
     return model.eval()
 
 

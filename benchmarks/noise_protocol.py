@@ -30,7 +30,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.data.splits import keep_one_caption
 from pmpguard.errors import DataError
 from pmpguard.files import sha256_file, write_json
-from pmpguard.noise.exported import rrsitr_name, save_index, save_rrsitr, to_image_index
+from pmpguard.noise.exported import save_index, save_rrsitr, to_image_index
 from pmpguard.noise.imported import from_image_index, read_index
 from pmpguard.noise.inject import Corruption, Level, Mode, corrupt_pairs
 from pmpguard.noise.manifest import apply_manifest, save_manifest
@@ -66,7 +66,8 @@ def noise_files(
 
 def written(made: Corruption, clean: PairTable, folder: Path) -> dict[str, str]:
     """The hash of each form, once it was read back and gave the same pairs."""
-    ours, csv = folder / "noise.json", folder / rrsitr_name(made.table.name, made.requested_rate)
+    ours = folder / "noise.json"
+    csv = folder / f"{made.table.name.upper()}-NC-{round(10 * made.requested_rate):02d}.csv"  # RRSITR's name
     save_manifest(made, ours)
     again = apply_manifest(clean, ours)
     require_same("noise.json", again.table.captions, made.table.captions)

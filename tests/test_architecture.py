@@ -384,8 +384,11 @@ def test_weights_are_read_only_without_pickle():
     assert dangers(ast.parse("model.eval(); np.load('a', allow_pickle=False)"), WEIGHTS) == []
 
 
-# Textures, whose pixels are on record; weights, which torch draws after the seed of the run was set.
-OWN_DRAWS = {"stable_random.py", "synthetic/drawing/canvas.py", "models/encoders/tiny.py"}
+# Textures, whose pixels are on record; what torch draws after the seed of the run or the step was set.
+OWN_DRAWS = {
+    *("stable_random.py", "synthetic/drawing/canvas.py"),
+    *("models/encoders/tiny.py", "models/attention/boundary.py"),
+}
 TORCH_DRAWS = {f"torch.{name}" for name in ("rand", "randn", "randint", "randperm")}
 
 

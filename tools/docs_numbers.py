@@ -31,6 +31,7 @@ from tools.docs_audit import (
 )
 from tools.docs_benchmark import by_seed, chance_table, natural_table, part_chance_table, unmeasured_table
 from tools.docs_search import codecs_table, default_head_table
+from tools.docs_speed import convolution_table, scoring_table, step_table
 
 OURS = "PMPGuard, this package"
 HEADLINE = (
@@ -364,6 +365,9 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "memory-scale": memory_table,
     "detection-cost": detection_cost_table,
     "default head": default_head_table,
+    "scoring gpu": scoring_table,
+    "convolutions gpu": convolution_table,
+    "step gpu": step_table,
 }
 BLOCK = re.compile(r"(<!-- results: ([^\n]+?) -->\n)(.*?)(<!-- /results -->)", re.DOTALL)
 

@@ -9,8 +9,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from pmpguard.data.pairs import PairTable
+from pmpguard.errors import DataError
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.encoders.projection import Projection
 
@@ -110,3 +113,21 @@ def test_what_was_read_is_not_read_again(recipe, tmp_path):
     assert recipe.remembered(["bb", "a", "bb"], read, tmp_path, "words").tolist() == [[2.0], [1.0], [2.0]]
     assert recipe.remembered(["ccc", "a"], read, tmp_path, "words").tolist() == [[3.0], [1.0]]
     assert asked == [["a", "bb"], ["ccc"]]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(1, 4), st.integers(1, 12), st.integers(1, 15), st.integers(0, 99))
+def test_precision_is_counted_one_by_one(recipe, classes, images, k, seed):
+    drawn = torch.Generator().manual_seed(seed)
+    scores = torch.randint(0, 5, (classes, images), generator=drawn).float()
+    labels = [f"c{number}" for number in torch.randint(0, classes + 1, (images,), generator=drawn).tolist()]
+    names = [f"c{number}" for number in range(classes)]
+    found = recipe.class_precision(scores, labels, names, k).tolist()
+    for row, name in enumerate(names):
+        order = sorted(range(images), key=lambda place: (-scores[row, place].item(), place))[:k]
+        assert found[row] == pytest.approx(sum(labels[place] == name for place in order) / len(order))
+
+
+def test_scores_of_another_shape_are_refused(recipe):
+    with pytest.raises(DataError, match=r"\(1, 2\)"):
+        recipe.class_precision(torch.zeros(1, 2), ["a"], ["a"])

@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from pmpguard.cli.convert_data import convert
+from pmpguard.cli.main import as_plain
 from pmpguard.data.formats import read_pairs
 from pmpguard.errors import ConfigError, DataError
 
@@ -35,7 +36,7 @@ def test_report_counts_and_notes(source: Path, tmp_path: Path) -> None:
     assert read_pairs(report.target, images=tmp_path / "images").column("gsd") == ["0.5"] * 6
     assert any(f"--images {tmp_path / 'images'}" in note for note in report.notes)
     assert "6 pairs of 3 images: train 4, test 2" in report.as_text()
-    assert json.loads(json.dumps(report.as_dict()))["target"] == str(tmp_path / "out" / "fake.csv")
+    assert json.loads(json.dumps(as_plain(report)))["target"] == str(tmp_path / "out" / "fake.csv")
     assert read_pairs(report.target, images=tmp_path / "images").captions == read_pairs(source).captions
 
 

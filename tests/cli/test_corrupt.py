@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pmpguard.cli.corrupt import corrupt, import_noise
-from pmpguard.cli.main import main
+from pmpguard.cli.main import as_plain, main
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
@@ -47,7 +47,7 @@ def test_files_and_report(dataset, tmp_path):
         row = clean.column("pair_id").index(example.pair_id)
         assert (example.was, example.now) == (clean.captions[row], corruption.table.captions[row])
     assert len(report.examples) == 3 and "16 of 40 captions are now mismatched" in report.as_text()
-    assert json.loads(json.dumps(report.as_dict()))["out"] == str(out)
+    assert json.loads(json.dumps(as_plain(report)))["out"] == str(out)
 
 
 def test_the_command_line_gives_the_same_bytes(dataset, tmp_path, capsys):

@@ -52,8 +52,7 @@ def test_splits_are_apart_and_both_outputs_name_them():
     ]
     text = report.as_text()
     assert "train" in text and "test" in text and "best t2i R@1 by ids" in text
-    assert report.as_dict()["splits"][1]["pairs"] == 2
-    assert report.as_dict()["fingerprint"] == report.fingerprint
+    assert report.splits[1].pairs == 2
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=10), st.integers(1, 3))

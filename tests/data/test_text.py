@@ -28,9 +28,8 @@ def test_normal_form(raw, expected):
     assert normalise_caption(raw) == expected
 
 
-def test_case_is_kept_unless_asked():
+def test_case_is_kept():
     assert normalise_caption("A Pond") == "A Pond"
-    assert normalise_caption("A Pond", keep_case=False) == "a pond"
 
 
 @given(st.text())

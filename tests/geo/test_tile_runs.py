@@ -38,7 +38,7 @@ def test_damaged_scenes_are_named_and_the_rest_is_cut(tmp_path):
     assert all(name in reason for name, reason in reasons.items())
     assert "complex" in reasons["radar.tif"] and "damaged" in reasons["truncated.tif"]
     text = report.as_text()
-    assert "truncated.tif" in text and report.as_dict()["problems"][0]["image"].endswith("empty.tif")
+    assert "truncated.tif" in text and report.problems[0].image.endswith("empty.tif")
     assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith((".tmp", "truncated"))]
 
 

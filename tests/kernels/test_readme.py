@@ -25,16 +25,22 @@ def test_the_table_holds_what_was_measured(device: str, name: str, row: dict[str
     assert end_to_end is not None and f"| {name} | {device.upper()} | {end_to_end:.2f} |" in README
 
 
-@pytest.mark.parametrize(
-    ("device", "op"), sorted({(device, name.partition(",")[0]) for device, name, _ in ROWS})
-)
-def test_every_kernel_gains_by_a_third_where_it_serves(device: str, op: str) -> None:
-    gains = [
-        gain(where, row["end_to_end"]) or 0.0
-        for where, name, row in ROWS
-        if where == device and name.startswith(op)
-    ]
-    assert max(gains) >= 1.3 and min(gains) >= 1.2
+def test_every_kernel_gains_by_a_third_where_it_serves() -> None:
+    gains = {(device, name): gain(device, row["end_to_end"]) or 0.0 for device, name, row in ROWS}
+    below = {place for place, times in gains.items() if times < 1.3}
+    assert below <= {("cuda", "awareness, training step, light encoders")}, "as the text says, and no other"
+    assert all(gains[place] > 1 for place in below)
+    best: dict[tuple[str, str], float] = {}
+    for (device, name), times in gains.items():
+        op = device, name.partition(",")[0]
+        best[op] = max(times, best.get(op, 0.0))
+    assert min(best.values()) >= 1.3
+
+
+def test_the_text_names_what_was_not_measured() -> None:
+    unmeasured = README.partition("Not measured on CUDA:\n\n")[2].partition("\n\n")[0]
+    assert [line.removeprefix("* ") for line in unmeasured.splitlines()] == RUNS["cuda"]["not_measured"]
+    assert "not_measured" not in RUNS["cpu"]
 
 
 def test_every_module_of_a_kernel_is_in_the_table() -> None:

@@ -20,7 +20,6 @@ import pmpguard
 from pmpguard.cli.main import main
 from pmpguard.data.formats import read_pairs
 from pmpguard.errors import ConfigError, ModelError
-from pmpguard.evaluation.classes import class_precision
 from pmpguard.files import MANIFEST, read_json, write_manifest
 from pmpguard.models.hub import DEFAULT_FOLDER
 from pmpguard.models.model_folder import encoder_fingerprints
@@ -177,4 +176,6 @@ def test_class_names_find_images_of_a_dataset_never_seen(default):
     paths = [table.root / table.column("image")[row] for row in rows]
     classes = sorted(set(labels))
     scores = default.score(classes, default.encode_images(paths))
-    assert class_precision(scores, labels, classes, k=5).mean() > 0.4  # ten images a class; chance is 0.05
+    best = scores.topk(5).indices.tolist()  # (classes, 5)
+    hits = [labels[place] == name for name, places in zip(classes, best, strict=True) for place in places]
+    assert sum(hits) > 0.4 * len(hits)  # ten images a class; chance is 0.05

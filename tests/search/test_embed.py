@@ -166,7 +166,7 @@ def test_bad_images_are_reported_and_change_no_other_id(small_search, tmp_path):
     out = tmp_path / "out"
     report = embed(images, small_search.model, out)
     assert report.exit_code == 3 and [problem.id for problem in report.problems] == [damaged.name]
-    assert damaged.name in report.as_text() and report.as_dict()["problems"][0]["kind"] == "unreadable"
+    assert damaged.name in report.as_text() and report.problems[0].kind == "unreadable"
     assert json.loads((out / "problems.json").read_text())[0]["image"] == damaged.name
     ids = open_metadata(out, "image")["id"].to_pylist()
     assert ids == [path.name for path in sorted(images.iterdir()) if path != damaged]

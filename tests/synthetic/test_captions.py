@@ -112,7 +112,7 @@ def test_every_stated_ground_and_relation_is_true(scenes: list[Scene]) -> None:
     grounds = {phrase: name for name, ground in GROUNDS.items() for phrase in ground.phrases}
     stated: Counter[str] = Counter()
     for scene in scenes:
-        relations = {relation.name for relation in scene.relations}
+        relations = {group.relation for group in scene.groups[1:]}
         for text in describe_scene(scene):
             for phrase, name in grounds.items():
                 if phrase in text:

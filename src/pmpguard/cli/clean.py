@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pmpguard import __version__
 from pmpguard.audit.cleaning import (
@@ -18,7 +17,6 @@ from pmpguard.audit.cleaning import (
 from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY, iter_issues, read_summary
 from pmpguard.audit.rows import SURE_ENOUGH, AuditSummary
 from pmpguard.cli.convert_data import format_of_target
-from pmpguard.config import to_dict
 from pmpguard.data.formats import FORMATS, read_pairs, write_pairs
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import new_together
@@ -36,10 +34,6 @@ class CleanReport:
     changes: dict[str, int]
     diff: tuple[Path, Path]
     notes: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_dict(self)
-        return plain
 
     def as_text(self) -> str:
         lines = [f"{self.before:,} pairs before, {self.after:,} after, written to {self.out} ({self.format})"]

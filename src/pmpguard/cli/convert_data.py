@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pmpguard.config import to_dict
 from pmpguard.data.column_names import STANDARD, ColumnNames
 from pmpguard.data.formats import FORMATS, find_files, read_pairs, table_notes, write_pairs
 from pmpguard.errors import ConfigError, DataError
@@ -24,10 +23,6 @@ class ConvertReport:
     images: int
     splits: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_dict(self)
-        return plain
 
     def as_text(self) -> str:
         splits = ", ".join(f"{name} {count:,}" for name, count in self.splits.items())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from pmpguard.config import to_dict
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
@@ -51,10 +50,6 @@ class CorruptReport:
     effective_rate: float
     over_threshold: int
     examples: tuple[Example, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_dict(self)
-        return plain
 
     def as_text(self) -> str:
         lines = [

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pmpguard.audit.audit import thumbnail_loader
 from pmpguard.audit.issues import ISSUES, PAIRS, read_issues
 from pmpguard.audit.rematch_figure import chosen_rows, draw_rematches
-from pmpguard.config import to_dict
 from pmpguard.data.formats import read_pairs
 from pmpguard.errors import ConfigError, DataError
 
@@ -20,10 +18,6 @@ class FigureReport:
 
     out: Path
     pairs: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_dict(self)
-        return plain
 
     def as_text(self) -> str:
         return f"{len(self.pairs)} pair{'s' if len(self.pairs) != 1 else ''} drawn in {self.out}"

@@ -15,7 +15,6 @@ import pyarrow as pa
 from pmpguard.data.parquet_bounds import check_bytes, check_rows, decoded_bytes, written_out
 from pmpguard.errors import DataError
 
-_RECORD_BATCH = 3  # the kind of message that holds rows
 _HEADER, _COMPRESSION = 2, 3  # fields of the messages' tables
 
 

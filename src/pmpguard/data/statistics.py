@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from pmpguard.config import to_dict
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import names_direction
 
@@ -55,10 +53,6 @@ class DatasetStatistics:
     name: str
     fingerprint: str
     splits: tuple[SplitStatistics, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        plain: dict[str, Any] = to_dict(self)
-        return plain
 
     def as_text(self) -> str:
         rows = [_column(split) for split in self.splits]

@@ -34,18 +34,17 @@ _NO_DIRECTION = re.compile(
 )
 
 
-def normalise_caption(caption: str, *, keep_case: bool = True) -> str:
+def normalise_caption(caption: str) -> str:
     """Unicode NFC, no control or invisible characters, single spaces, nothing at the ends.
 
-    Text encoders fold case themselves, so it is kept unless asked otherwise.
+    Case is kept: text encoders fold it themselves.
 
     >>> normalise_caption("  a\\tlarge\\u200b  pond\\r\\n")
     'a large pond'
     """
     plain = caption.isascii() and caption.isprintable()  # almost every caption, and much faster
     visible = caption if plain else "".join(map(_visible, caption))
-    folded = visible if keep_case else visible.lower()
-    return " ".join(unicodedata.normalize("NFC", folded).split())
+    return " ".join(unicodedata.normalize("NFC", visible).split())
 
 
 def _visible(character: str) -> str:

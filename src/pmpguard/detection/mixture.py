@@ -89,7 +89,6 @@ def fit_match_mixture(
     *,
     bootstrap: int = 100,
     seed: int = 0,
-    max_iterations: int = MOST_ITERATIONS,
 ) -> MatchMixture:
     """Fit the mixture to labelled `scores` (N,) given a sample of mismatched pairs' `mismatched_scores` (M,).
 
@@ -103,12 +102,12 @@ def fit_match_mixture(
     (0.6, [0.0, 1.0])
     """
     labelled = _checked(scores, "scores")
-    fit = _fit_without_posterior(labelled, mismatched_scores, bootstrap, seed, max_iterations)
+    fit = _fit_without_posterior(labelled, mismatched_scores, bootstrap, seed)
     return fit if len(fit.p_match) else replace(fit, p_match=fit.posterior(labelled))
 
 
 def _fit_without_posterior(
-    labelled: Array, mismatched_scores: npt.ArrayLike, bootstrap: int, seed: int, max_iterations: int
+    labelled: Array, mismatched_scores: npt.ArrayLike, bootstrap: int, seed: int
 ) -> MatchMixture:
     """The mixture alone: the labelled pairs' probabilities cost as much again and are not always wanted."""
     mismatched = np.sort(_checked(mismatched_scores, "mismatched_scores"))
@@ -121,7 +120,7 @@ def _fit_without_posterior(
     families = np.where(exponents >= np.array(FAMILIES)[:, None] - 1e-9, 0.5, 0.0)  # (F, C)
     start = np.hstack([np.full((len(FAMILIES), 1), 0.5), families / (2 * families.sum(1, keepdims=True))])
     start /= start.sum(1, keepdims=True)
-    fitted, converged = _fit_weights(counts[None], edges[None], exponents, start, max_iterations)
+    fitted, converged = _fit_weights(counts[None], edges[None], exponents, start, MOST_ITERATIONS)
     likely = _log_likelihoods(counts, edges, exponents, fitted)
     believed = np.array(PRIOR) * np.exp(likely - likely.max())
     believed /= believed.sum()  # (F,)
@@ -159,7 +158,7 @@ def fit_with_known_rate(
     drawn = StableRandom("known rate", seed).choice(len(labelled), most)
 
     def rate_at(shift: float) -> float:
-        return _fit_without_posterior(labelled[drawn], wrong + shift, 0, seed, MOST_ITERATIONS).mismatch_rate
+        return _fit_without_posterior(labelled[drawn], wrong + shift, 0, seed).mismatch_rate
 
     low, high = 0.0, float(np.quantile(labelled, 0.99) - np.median(wrong))
     if high <= 0 or rate_at(0.0) >= mismatch_rate:
@@ -168,7 +167,7 @@ def fit_with_known_rate(
         middle = (low + high) / 2
         low, high = (middle, high) if rate_at(middle) < mismatch_rate else (low, middle)
     shift = (low + high) / 2
-    fit = _fit_without_posterior(labelled, wrong + shift, 0, seed, MOST_ITERATIONS)
+    fit = _fit_without_posterior(labelled, wrong + shift, 0, seed)
     fit = _with_rate(fit, mismatch_rate)
     return (fit if len(fit.p_match) else replace(fit, p_match=fit.posterior(labelled))), shift
 

@@ -23,7 +23,7 @@ DETECTION = {
     "estimated_mismatch_rate": "estimated rate", "true_true_rate": "injected rate", "true_auroc": "AUROC",
 }  # fmt: skip
 BOUNDARY = {"t": "t_k", "mu+": "matched", "mu-": "mismatched"}
-UNDRAWN = {"kind", "step", "lr", "sigma+", "sigma-", "mismatch"}
+UNDRAWN = {"kind", "step", "lr", "sigma+", "sigma-", "t_kept", "mismatch"}
 WORDS = {
     "R@K": "share of queries, in percent, that have a hit among the first K",
     "i2t, t2i": "images ask for captions, captions ask for images",

@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pmpguard.config import from_dict, to_dict
+from pmpguard.config import from_dict
 from pmpguard.errors import ConfigError, DataError, PmpguardError
 from pmpguard.evaluation.recall import recall_names
 from pmpguard.experiments.rows import ResultRow, line_digest, read_rows, row_fingerprint
@@ -43,9 +43,6 @@ class CheckReport:
     @property
     def exit_code(self) -> int:
         return int(bool(self.problems))
-
-    def as_dict(self) -> dict[str, Any]:
-        return dict(to_dict(self))
 
     def as_text(self) -> str:
         told = [*self.problems, *(f"note: {note}" for note in self.notes)]

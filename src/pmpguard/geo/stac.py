@@ -28,7 +28,6 @@ def hits_to_stac(
     out: Path,
     *,
     images: Path | Mapping[str, Path] | None = None,
-    collection_id: str = "search-results",
     description: str = "Images found by a search, best first",
 ) -> Path:
     """Write a STAC collection with one item per hit and return the path of its `collection.json`.
@@ -46,7 +45,7 @@ def hits_to_stac(
         raise DataError(f"several hits have the id {repeated[0]!r}", fix="export one hit per image")
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     collection = pystac.Collection(
-        id=collection_id, description=description, extent=_extent(pystac, hits, now), license="other"
+        id="search-results", description=description, extent=_extent(pystac, hits, now), license="other"
     )
     layout = require("pystac.layout", "geo").CustomLayoutStrategy(item_func=_item_place)
     with atomic_directory(out) as temporary:

@@ -120,17 +120,6 @@ class TileReport:
     def exit_code(self) -> int:
         return 1 if self.problems else 0
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "out": str(self.out),
-            "cut": self.cut,
-            "found_done": self.found_done,
-            "tiles": self.tiles,
-            "left_out": self.left_out,
-            "problems": [vars(problem) for problem in self.problems],
-            "warnings": list(self.warnings),
-        }
-
     def as_text(self) -> str:
         lines = [
             f"{self.out}: {self.tiles:,} tiles; {self.cut} scenes cut now, {self.found_done} found done",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from pmpguard.config import from_dict, to_dict
@@ -224,15 +225,29 @@ class Method(nn.Module):
         return self.retriever.temperature
 
 
+class JudgingMethod(Method):
+    """A method that gives every pair a probability of matching, 1 before it has judged any."""
+
+    p_match: Tensor
+
+    def __init__(self, retriever: Retriever, settings: Any, pairs: int) -> None:
+        super().__init__(retriever, settings, pairs)
+        self.register_buffer("p_match", torch.ones(pairs))
+
+    def progress(self) -> dict[str, Tensor]:
+        return {"mismatch": 1 - self.p_match.mean()}
+
+
 def ungated(config: RetrieverConfig, ranking: Ranking) -> RetrieverConfig:
     """A model without cross-gated attention."""
     return replace(config, cross_gated=replace(config.cross_gated, use=False), ranking=ranking)
 
 
 def boundary_progress(boundary: Boundary) -> dict[str, Tensor]:
-    """The boundary's two Gaussians and t, for the log."""
+    """The boundary's two Gaussians, t, and whether it was kept, for the log."""
     mu_pos, sigma_pos, mu_neg, sigma_neg = boundary.gaussians()
-    return {"mu+": mu_pos, "sigma+": sigma_pos, "mu-": mu_neg, "sigma-": sigma_neg, "t": boundary.t}
+    return {"mu+": mu_pos, "sigma+": sigma_pos, "mu-": mu_neg, "sigma-": sigma_neg, "t": boundary.t,
+            "t_kept": boundary.kept}  # fmt: skip
 
 
 def pooled_cosines(batch: EncodedBatch) -> Tensor:
@@ -253,9 +268,8 @@ def trained_awareness(batch: EncodedBatch, boundary: Boundary) -> Tensor:
     texts, images = batch.texts, batch.images
     scores = awareness_of(texts, images, boundary.value(train=True), batch.longer_than)
     boundary.update(
-        texts.fragments, texts.mask, images.fragments, batch.image_of, scores=scores,
-        region_mask=images.mask, gathered=True,
-    )  # fmt: skip
+        texts.fragments, texts.mask, images.fragments, batch.image_of, scores.detach(), images.mask
+    )
     return scores
 
 

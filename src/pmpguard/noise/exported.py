@@ -64,12 +64,3 @@ def save_rrsitr(corruption: Corruption, path: Path) -> None:
     writer.writerow(["filename", "title"])
     writer.writerows(zip(table.column("image"), table.captions, strict=True))
     write_atomic(path, text.getvalue())
-
-
-def rrsitr_name(dataset: str, rate: float) -> str:
-    """The name RRSITR gives a list of training pairs.
-
-    >>> rrsitr_name("rsicd", 0.2)
-    'RSICD-NC-02.csv'
-    """
-    return f"{dataset.upper()}-NC-{round(10 * rate):02d}.csv"

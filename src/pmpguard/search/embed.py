@@ -60,12 +60,6 @@ class EmbeddingReport:
     def exit_code(self) -> int:
         return SOME_PROBLEMS if self.problems else 0
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "folder": str(self.folder), "images": self.images, "captions": self.captions,
-            "embedded": self.embedded, "problems": [vars(problem) for problem in self.problems],
-        }  # fmt: skip
-
     def as_text(self) -> str:
         lines = [
             f"{self.folder}: {self.images:,} images and {self.captions:,} captions, "

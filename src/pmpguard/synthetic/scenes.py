@@ -27,11 +27,10 @@ from pmpguard.progress import progress_bar
 from pmpguard.synthetic.captions import CAPTIONS, WrongCaption, describe_scene, wrong_description
 from pmpguard.synthetic.drawing.render import render_scene, render_scenes
 from pmpguard.synthetic.layout import draw_scene
-from pmpguard.synthetic.truth import Group, Relation, Scene
+from pmpguard.synthetic.truth import Group, Scene
 
 __all__ = [
     "Group",
-    "Relation",
     "Scene",
     "SyntheticScenes",
     "WrongCaption",

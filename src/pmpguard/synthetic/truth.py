@@ -31,15 +31,6 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Relation:
-    """`subject` and `target` are kinds; kinds are unique within a scene."""
-
-    subject: str
-    name: str
-    target: str
-
-
-@dataclass(frozen=True)
 class Scene:
     """The truth about one image. `groups[0]` is what the scene is about."""
 
@@ -52,10 +43,6 @@ class Scene:
     @property
     def main(self) -> Group:
         return self.groups[0]
-
-    @property
-    def relations(self) -> tuple[Relation, ...]:
-        return tuple(Relation(g.kind, g.relation, self.main.kind) for g in self.groups[1:] if g.relation)
 
     @property
     def families(self) -> frozenset[str]:

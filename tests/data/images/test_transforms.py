@@ -10,7 +10,6 @@ from pmpguard.data.images.transforms import (
     augment,
     crop_and_resize,
     crop_boxes,
-    normalise,
     resize,
     shift_colour,
     turn_and_flip,
@@ -204,15 +203,6 @@ def test_resizing_uint8_clamps_the_overshoot():
     larger = resize(image, (32, 32))
     assert larger.min() == 0 and larger.max() == 255
     assert (larger[..., :10] == 0).all() and (larger[..., 22:] == 255).all()  # no wrap-around beside the edge
-
-
-def test_normalise_by_hand():
-    images = torch.tensor([0, 128, 255], dtype=torch.uint8).view(1, 3, 1, 1)
-    result = normalise(images, (0.5, 0.25, 0.1), (0.5, 0.5, 0.2)).flatten().tolist()
-    assert result == pytest.approx([-1.0, (128 / 255 - 0.25) / 0.5, 4.5], abs=1e-6)
-    assert torch.equal(
-        normalise(images.float(), (0.5,) * 3, (0.5,) * 3), normalise(images, (0.5,) * 3, (0.5,) * 3)
-    )
 
 
 @pytest.mark.parametrize("bad", [{"crop_min": 0.0}, {"crop_min": 1.1}, {"aspect": 0.5}, {"colour": 1.0}])

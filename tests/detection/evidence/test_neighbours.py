@@ -100,8 +100,9 @@ def test_votes_add_up_by_their_shares() -> None:
     neighbourhoods = find_neighbourhoods(vectors(6, 5, 0), vectors(4, 5, 1), 3)
     assert neighbourhoods is not None
     graph, paired = neighbourhoods.texts, vectors(6, 2, 3)
-    torch.testing.assert_close(graph.shares.sum(1), torch.ones(6))
-    expected = sum(graph.shares[2, k] * paired[graph.numbers[2, k]] for k in range(3))
+    shares = graph.shares_of(torch.arange(6))  # (6, 3)
+    torch.testing.assert_close(shares.sum(1), torch.ones(6))
+    expected = sum(shares[2, k] * paired[graph.numbers[2, k]] for k in range(3))
     torch.testing.assert_close(votes(graph, paired, torch.tensor([2]))[0], expected)
 
 

@@ -7,7 +7,6 @@ keep a caption true unless it names a direction; they move pixels without changi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -62,14 +61,6 @@ def resize(images: Tensor, shape: tuple[int, int], mode: str = "bicubic") -> Ten
     return resized if images.is_floating_point() else resized.round().clamp(0, 255).to(torch.uint8)
 
 
-def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Pixels in 0..255, uint8 or float, to (pixel / 255 - mean) / std per channel."""
-    floats = _as_float(images)
-    centre = floats.new_tensor(mean).view(-1, 1, 1) * 255  # (3,1,1)
-    spread = floats.new_tensor(std).view(-1, 1, 1) * 255  # (3,1,1)
-    return (floats - centre) / spread
-
-
 def augment(
     images: Tensor,
     generator: torch.Generator,
@@ -81,7 +72,7 @@ def augment(
 
     Images where `keep_orientation` (N,) bool is set, those whose caption names a direction, are neither
     turned nor flipped. uint8 is welcome and cheapest; the result is float on the same scale, and works before
-    or after `normalise`. One (N,10) block of numbers is drawn per call on its device: what becomes
+    or after `Retriever.normalise`. One (N,10) block of numbers is drawn per call on its device: what becomes
     of an image depends on the generator's state, the batch's size and the image's place in it.
 
     A process that holds a part of the batch passes `images` (n,3,H,W) of its `share` and `keep_orientation`

@@ -36,13 +36,11 @@ class NeighbourGraph:
     numbers: Tensor  # (n, k)
     cosines: Tensor  # (n, k)
 
-    @property
-    def shares(self) -> Tensor:
-        """(n, k): of the votes on each what every neighbour has, 1 in all."""
-        return torch.softmax(full(self.cosines) / TEMPERATURE, dim=1)
-
     def shares_of(self, items: Tensor) -> Tensor:
-        """(Q, k): those of `items` (Q,) alone; kept, they would take as much memory as the cosines."""
+        """(Q, k): of the votes on each of `items` (Q,) what every neighbour has, 1 in all.
+
+        Those of all items at once would take as much memory as the cosines.
+        """
         return torch.softmax(full(self.cosines[items]) / TEMPERATURE, dim=1)
 
     def nearest(self, count: int) -> NeighbourGraph:

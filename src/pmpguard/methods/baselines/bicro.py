@@ -17,7 +17,7 @@ from pmpguard.detection.evidence.nearest import full
 from pmpguard.losses.hinge import HardNegatives, hinge_terms
 from pmpguard.methods.baselines.blocks import mean_hinges, measure_in_blocks
 from pmpguard.methods.baselines.memory import nearest_remembered
-from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
+from pmpguard.methods.method import EncodedBatch, EpochPlan, JudgingMethod, TrainingView, pooled_cosines
 from pmpguard.models.retriever import Retriever
 
 _PAIRS_AT_ONCE = 4096
@@ -52,7 +52,7 @@ class BiCroSettings:
     negatives: HardNegatives = "semi-hard"
 
 
-class BiCro(Method):
+class BiCro(JudgingMethod):
     """Triplets whose margin follows a soft label y of each pair.
 
     Once per epoch a beta mixture of the pairs' mean hinges splits the training set, and the best clean pairs
@@ -76,13 +76,11 @@ class BiCro(Method):
     name = "bicro"
     Settings = BiCroSettings
 
-    p_match: Tensor
     soft_labels: Tensor
     settings: BiCroSettings
 
     def __init__(self, retriever: Retriever, settings: BiCroSettings, pairs: int) -> None:
         super().__init__(retriever, settings, pairs)
-        self.register_buffer("p_match", torch.ones(pairs))
         self.register_buffer("soft_labels", torch.ones(pairs))
 
     def phase(self, epoch: int) -> int:
@@ -121,9 +119,6 @@ class BiCro(Method):
         return EpochPlan(
             log={"mean_p_match": float(self.p_match.mean()), "mean_soft_label": float(labels.mean())}
         )
-
-    def progress(self) -> dict[str, Tensor]:
-        return {"mismatch": 1 - self.p_match.mean()}
 
 
 def lowest(losses: Tensor, share: float) -> Tensor:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from pmpguard.losses.hinge import own_and_negatives
-from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
-from pmpguard.models.retriever import Retriever
+from pmpguard.methods.method import EncodedBatch, EpochPlan, JudgingMethod, TrainingView, pooled_cosines
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class CrclSettings:
     complementary_weight: float = 5.0
 
 
-class Crcl(Method):
+class Crcl(JudgingMethod):
     """Each pair is attracted as far as its label y says, and repels its negatives boundedly.
 
     With p the softmax over a batch, the active part is -y log p(own). The complementary part is the sum of
@@ -55,12 +54,7 @@ class Crcl(Method):
     name = "crcl"
     Settings = CrclSettings
 
-    p_match: Tensor
     settings: CrclSettings
-
-    def __init__(self, retriever: Retriever, settings: CrclSettings, pairs: int) -> None:
-        super().__init__(retriever, settings, pairs)
-        self.register_buffer("p_match", torch.ones(pairs))
 
     def phase(self, epoch: int) -> int:
         last = self.settings.warmup_epochs - 1
@@ -88,9 +82,6 @@ class Crcl(Method):
 
     def begin_epoch(self, view: TrainingView) -> EpochPlan:
         return EpochPlan(log={"mean_p_match": float(self.p_match.mean())})
-
-    def progress(self) -> dict[str, Tensor]:
-        return {"mismatch": 1 - self.p_match.mean()}
 
 
 def own_and_others(own: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:

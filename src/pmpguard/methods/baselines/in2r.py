@@ -15,7 +15,7 @@ from torch.nn.functional import normalize, scaled_dot_product_attention
 from pmpguard.losses.infonce import infonce_terms
 from pmpguard.losses.positives import positive_targets
 from pmpguard.methods.baselines.memory import PairMemory, p_low_loss
-from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
+from pmpguard.methods.method import EncodedBatch, EpochPlan, JudgingMethod, TrainingView, pooled_cosines
 from pmpguard.models.retriever import Retriever
 
 _MASKED = -1e4
@@ -44,7 +44,7 @@ class In2rSettings:
     rectified_weight: float = 0.5
 
 
-class In2r(Method):
+class In2r(JudgingMethod):
     """InfoNCE on clean pairs; distrusted images and captions are drawn to what their neighbours pair with.
 
     Before every epoch a mixture of two Gaussians over the pairs' losses splits the training set, and the
@@ -63,7 +63,6 @@ class In2r(Method):
     name = "in2r"
     Settings = In2rSettings
 
-    p_match: Tensor
     settings: In2rSettings
 
     def __init__(self, retriever: Retriever, settings: In2rSettings, pairs: int) -> None:
@@ -71,7 +70,6 @@ class In2r(Method):
         dim = retriever.config.dim
         self.memory = PairMemory(min(settings.memory, pairs), dim)
         self.to_text, self.to_image = (NeighbourAttention(dim, settings.heads) for _ in range(2))
-        self.register_buffer("p_match", torch.ones(pairs))
 
     def phase(self, epoch: int) -> int:
         return int(epoch >= self.settings.warmup_epochs)
@@ -113,9 +111,6 @@ class In2r(Method):
         clean = self.p_match[self.p_match > settings.threshold]
         self.memory.fill(view, self.p_match, float(clean.mean()) if len(clean) else 1.0)
         return EpochPlan(log={"mean_p_match": float(self.p_match.mean())})
-
-    def progress(self) -> dict[str, Tensor]:
-        return {"mismatch": 1 - self.p_match.mean()}
 
 
 class NeighbourAttention(nn.Module):

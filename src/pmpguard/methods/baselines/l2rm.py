@@ -17,7 +17,14 @@ from pmpguard.losses.hinge import HardNegatives, hinge_terms
 from pmpguard.losses.infonce import infonce_terms
 from pmpguard.losses.optimal_transport import partial_plan
 from pmpguard.methods.baselines.blocks import mean_hinges, measure_in_blocks
-from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, labelled, pooled_cosines
+from pmpguard.methods.method import (
+    EncodedBatch,
+    EpochPlan,
+    JudgingMethod,
+    TrainingView,
+    labelled,
+    pooled_cosines,
+)
 from pmpguard.models.retriever import Retriever
 
 # Shares of the plan and labels are kept this far from 0, where their logarithms are taken.
@@ -59,7 +66,7 @@ class L2rmSettings:
     negatives: HardNegatives = "semi-hard"
 
 
-class L2rm(Method):
+class L2rm(JudgingMethod):
     """Clean pairs train by triplets; the captions and images of the others are matched anew in each batch.
 
     After the warm-up a beta mixture of the pairs' mean hinges splits the training set once per epoch. Among
@@ -85,12 +92,10 @@ class L2rm(Method):
     name = "l2rm"
     Settings = L2rmSettings
 
-    p_match: Tensor
     settings: L2rmSettings
 
     def __init__(self, retriever: Retriever, settings: L2rmSettings, pairs: int) -> None:
         super().__init__(retriever, settings, pairs)
-        self.register_buffer("p_match", torch.ones(pairs))
         # Changes of the cost function: of the weight on s, of the weight on the mean of s, of the bias.
         self.cost_change = nn.Parameter(torch.zeros(3))
 
@@ -136,9 +141,6 @@ class L2rm(Method):
         mixture = fit_beta_mixture(hinges.double().cpu().numpy(), self.settings.mixture_iterations)
         self.p_match.copy_(torch.from_numpy(mixture.p_low))
         return EpochPlan(log={"mean_p_match": float(self.p_match.mean())})
-
-    def progress(self) -> dict[str, Tensor]:
-        return {"mismatch": 1 - self.p_match.mean()}
 
 
 def symmetric_cross_entropy(logits: Tensor, targets: Tensor, image_of: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ from pmpguard.detection.gaussian_mixture import fit_gaussian_mixture
 from pmpguard.losses.hinge import HardNegatives, hinge_terms
 from pmpguard.methods.baselines.bicro import soft_margins
 from pmpguard.methods.baselines.blocks import mean_hinges, measure_in_blocks
-from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
-from pmpguard.models.retriever import Retriever
+from pmpguard.methods.method import EncodedBatch, EpochPlan, JudgingMethod, TrainingView, pooled_cosines
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class NcrSettings:
     negatives: HardNegatives = "semi-hard"
 
 
-class Ncr(Method):
+class Ncr(JudgingMethod):
     """Triplets whose margin follows a corrected label y of each pair.
 
     Once per epoch a mixture of two Gaussians over the pairs' mean hinges splits the training set. In each
@@ -64,12 +63,7 @@ class Ncr(Method):
     name = "ncr"
     Settings = NcrSettings
 
-    p_match: Tensor
     settings: NcrSettings
-
-    def __init__(self, retriever: Retriever, settings: NcrSettings, pairs: int) -> None:
-        super().__init__(retriever, settings, pairs)
-        self.register_buffer("p_match", torch.ones(pairs))
 
     def phase(self, epoch: int) -> int:
         trained = epoch - self.settings.warmup_epochs
@@ -97,9 +91,6 @@ class Ncr(Method):
         mixture = fit_gaussian_mixture(hinges.double().cpu().numpy())
         self.p_match.copy_(torch.from_numpy(mixture.p_low))
         return EpochPlan(log={"mean_p_match": float(self.p_match.mean())})
-
-    def progress(self) -> dict[str, Tensor]:
-        return {"mismatch": 1 - self.p_match.mean()}
 
 
 def predicted_match(

@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 from pmpguard.losses.infonce import infonce_terms
 from pmpguard.losses.positives import positive_targets
 from pmpguard.methods.baselines.memory import PairMemory, nearest_remembered, p_low_loss
-from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
+from pmpguard.methods.method import EncodedBatch, EpochPlan, JudgingMethod, TrainingView, pooled_cosines
 from pmpguard.models.retriever import Retriever
 
 _MASKED = -1e4
@@ -40,7 +40,7 @@ class NpcSettings:
     virtual_rate: float = 0.01
 
 
-class Npc(Method):
+class Npc(JudgingMethod):
     """InfoNCE weighted by whether a virtual step on the batch helps or harms remembered pairs, and their own.
 
     Each pair has two entries in a memory of trusted pairs: the one with the most similar image and the one
@@ -64,7 +64,6 @@ class Npc(Method):
     name = "npc"
     Settings = NpcSettings
 
-    p_match: Tensor
     by_image: Tensor  # (N,) entries of the memory
     by_caption: Tensor
     remembered: Tensor  # (N,) bool
@@ -73,7 +72,6 @@ class Npc(Method):
     def __init__(self, retriever: Retriever, settings: NpcSettings, pairs: int) -> None:
         super().__init__(retriever, settings, pairs)
         self.memory = PairMemory(min(settings.memory, pairs), retriever.config.dim)
-        self.register_buffer("p_match", torch.ones(pairs))
         self.register_buffer("by_image", torch.zeros(pairs, dtype=torch.int64))
         self.register_buffer("by_caption", torch.zeros(pairs, dtype=torch.int64))
         self.register_buffer("remembered", torch.zeros(pairs, dtype=torch.bool))
@@ -136,9 +134,6 @@ class Npc(Method):
         nearest = nearest_remembered(view.captions.pooled, self.memory.texts)  # (C,)
         self.by_caption.copy_(nearest[view.caption_of])
         return EpochPlan(log={"mean_p_match": float(self.p_match.mean())})
-
-    def progress(self) -> dict[str, Tensor]:
-        return {"mismatch": 1 - self.p_match.mean()}
 
 
 def virtual_step(batch: EncodedBatch, temperature: Tensor, rate: float) -> tuple[Tensor, Tensor]:

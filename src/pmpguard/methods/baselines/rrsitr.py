@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from pmpguard.losses.hinge import own_and_negatives
-from pmpguard.methods.method import EncodedBatch, Method, pooled_cosines
+from pmpguard.methods.method import EncodedBatch, JudgingMethod, pooled_cosines
 from pmpguard.models.encoded import Encoded
-from pmpguard.models.retriever import Retriever
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class RrsitrSettings:
     warmup_epochs: int = 0
 
 
-class Rrsitr(Method):
+class Rrsitr(JudgingMethod):
     """Cross-entropy l of pooled tokens plus that of fragments, weighted by how easy the pair is.
 
     Clean and ambiguous pairs have the weight cos(pi/2 l/limit) with their own limits; noisy ones train by a
@@ -67,12 +66,7 @@ class Rrsitr(Method):
     name = "rrsitr"
     Settings = RrsitrSettings
 
-    p_match: Tensor
     settings: RrsitrSettings
-
-    def __init__(self, retriever: Retriever, settings: RrsitrSettings, pairs: int) -> None:
-        super().__init__(retriever, settings, pairs)
-        self.register_buffer("p_match", torch.ones(pairs))
 
     def phase(self, epoch: int) -> int:
         return int(epoch >= self.settings.warmup_epochs)
@@ -100,9 +94,6 @@ class Rrsitr(Method):
             "paced": weights * losses,
             "triplet": settings.noisy_weight * (level >= noisy_from) * triplets,
         }
-
-    def progress(self) -> dict[str, Tensor]:
-        return {"mismatch": 1 - self.p_match.mean()}
 
 
 def batch_factor(captions: int, images: int, reference: int) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 from pmpguard.detection.detector import NoiseDetector
 from pmpguard.losses.infonce import infonce_terms
 from pmpguard.losses.optimal_transport import partial_plan
-from pmpguard.methods.method import EncodedBatch, EpochPlan, Method, TrainingView, pooled_cosines
+from pmpguard.methods.method import EncodedBatch, EpochPlan, JudgingMethod, TrainingView, pooled_cosines
 from pmpguard.models.retriever import Retriever
 
 _MASKED = -1e4
@@ -43,7 +43,7 @@ class SclipSettings:
     rarest: float = 0.005
 
 
-class Sclip(Method):
+class Sclip(JudgingMethod):
     """InfoNCE on trusted pairs; unpaired images get mixtures of trusted captions and a choice of keywords.
 
     In a batch, an optimal transport plan from unpaired to trusted images says whose captions an unpaired
@@ -62,7 +62,6 @@ class Sclip(Method):
     name = "sclip"
     Settings = SclipSettings
 
-    p_match: Tensor
     keyword_ids: Tensor  # (K,) tokens, -1 where there are fewer
     has_keyword: Tensor  # (N, K) bool
     frame: Tensor  # (K, L)
@@ -70,7 +69,6 @@ class Sclip(Method):
 
     def __init__(self, retriever: Retriever, settings: SclipSettings, pairs: int) -> None:
         super().__init__(retriever, settings, pairs)
-        self.register_buffer("p_match", torch.ones(pairs))
         self.register_buffer("keyword_ids", torch.full((settings.keywords,), -1, dtype=torch.int64))
         self.register_buffer("has_keyword", torch.zeros(pairs, settings.keywords, dtype=torch.bool))
         frame = torch.tensor(retriever.tokenizer.rules.encode("a").ids)  # a word between special tokens
@@ -132,9 +130,6 @@ class Sclip(Method):
         self.keyword_ids[: len(chosen)] = chosen
         for place, token in enumerate(chosen.tolist()):
             self.has_keyword[:, place] = ((ids == token) & mask).any(1)[caption_of]
-
-    def progress(self) -> dict[str, Tensor]:
-        return {"mismatch": 1 - self.p_match.mean()}
 
 
 def token_shares(ids: Tensor, mask: Tensor) -> Tensor:

@@ -63,8 +63,7 @@ def awareness_scores(
     words (T, m, d), word_mask (T, m), regions (I, n, d), region_mask (I, n) or None for all -> (T, I).
     `direction="both"` is the mean of S and its mirror image, in which regions look for words.
     """
-    _check(words, word_mask, regions, region_mask, direction)
-    words, regions = _zeroed(words, word_mask), _zeroed(regions, region_mask)
+    words, regions = _checked(words, word_mask, regions, region_mask, direction)
     cosines = _wide(torch.einsum("tmd,ind->timn", words, regions))  # (T, I, m, n)
     word_mask, words = word_mask[:, None], words[:, None]  # (T, 1, m), (T, 1, m, d)
     regions = regions[None]  # (1, I, n, d)
@@ -86,8 +85,7 @@ def aligned_awareness_scores(
 
     The diagonal of `awareness_scores`, and the way to score fragments that were gated for their own pair.
     """
-    _check(words, word_mask, regions, region_mask, direction, aligned=True)
-    words, regions = _zeroed(words, word_mask), _zeroed(regions, region_mask)
+    words, regions = _checked(words, word_mask, regions, region_mask, direction, aligned=True)
     cosines = _wide(torch.einsum("pmd,pnd->pmn", words, regions))  # (P, m, n)
     return _score(cosines, words, word_mask, regions, region_mask, boundary, sharpness, direction)
 
@@ -102,8 +100,7 @@ def awareness_parts(
     sharpness: float = SHARPNESS,
 ) -> AwarenessParts:
     """The evidence of each word of caption p in image p: words (P, m, d), regions (P, n, d)."""
-    _check(words, word_mask, regions, region_mask, "words", aligned=True)
-    words, regions = _zeroed(words, word_mask), _zeroed(regions, region_mask)
+    words, regions = _checked(words, word_mask, regions, region_mask, "words", aligned=True)
     cosines = _wide(torch.einsum("pmd,pnd->pmn", words, regions))  # (P, m, n)
     parts = _evidence(cosines, word_mask, region_mask, _gram(regions), boundary, sharpness)
     total = parts.feature_weights.sum(-1, keepdim=True)  # (P, m, 1)
@@ -196,14 +193,15 @@ def _wide(numbers: Tensor) -> Tensor:
     return numbers.float() if numbers.dtype in (torch.bfloat16, torch.float16) else numbers
 
 
-def _check(
+def _checked(
     words: Tensor,
     word_mask: Tensor,
     regions: Tensor,
     region_mask: Tensor | None,
     direction: str,
     aligned: bool = False,
-) -> None:
+) -> tuple[Tensor, Tensor]:
+    """Words and regions with zeros where they are masked; shapes that do not agree are an error."""
     shapes = [words.shape[:2] == word_mask.shape, words.shape[-1] == regions.shape[-1]]
     shapes.append(words.ndim == regions.ndim == 3)
     shapes.append(region_mask is None or region_mask.shape == regions.shape[:2])
@@ -218,3 +216,4 @@ def _check(
         )
     if direction not in ("words", "both"):
         raise ConfigError(f"direction is {direction!r}", fix="choose 'words' or 'both'")
+    return _zeroed(words, word_mask), _zeroed(regions, region_mask)

@@ -8,7 +8,6 @@ taken as Gaussians, and t minimises J(t) = alpha * P(S- > t) + P(S+ < t) over t 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -25,7 +24,6 @@ Mismatched = Literal["easiest", "random", "hardest"]
 AtTest = Literal["safe", "t_k"]
 MISMATCHED = ("easiest", "random", "hardest")
 AT_TEST = ("safe", "t_k")
-REASONS = ("moved", "no matched words in this batch", "too few words seen", "rejecting everything is better")
 
 
 def optimal_boundary(
@@ -81,34 +79,6 @@ def optimal_boundary_tensor(
     return t, exists
 
 
-@dataclass(frozen=True)
-class BoundaryUpdate:
-    """What one update saw and did. Tensors of no axes, so that making one does not wait for the device."""
-
-    mu_pos: Tensor
-    sigma_pos: Tensor
-    mu_neg: Tensor
-    sigma_neg: Tensor
-    t: Tensor
-    reason_code: Tensor  # index into REASONS
-
-    @property
-    def kept_previous(self) -> Tensor:
-        """Whether t stayed where it was."""
-        return self.reason_code != 0
-
-    @property
-    def reason(self) -> str:
-        """Why t moved or stayed."""
-        return REASONS[int(self.reason_code)]
-
-    def log(self) -> dict[str, float]:
-        """Numbers for a log, fetched from the device in one go."""
-        names = ("mu_pos", "sigma_pos", "mu_neg", "sigma_neg", "t")
-        values = torch.stack([getattr(self, name) for name in names] + [self.kept_previous.double()]).tolist()
-        return dict(zip((*names, "kept_previous"), values, strict=True))
-
-
 class Boundary(nn.Module):
     """Moving averages of both Gaussians and the boundary between them, as buffers: saved with the model.
 
@@ -120,6 +90,7 @@ class Boundary(nn.Module):
     mass: Tensor  # the same moving average of 1
     words_seen: Tensor
     t: Tensor
+    kept: Tensor  # 1 where the last batch left t where it was
 
     def __init__(
         self, alpha: float = 2.0, mismatched: Mismatched = "easiest", at_test: AtTest = "safe"
@@ -138,6 +109,7 @@ class Boundary(nn.Module):
         self.register_buffer("mass", torch.zeros((), dtype=torch.float64))
         self.register_buffer("words_seen", torch.zeros((), dtype=torch.float64))
         self.register_buffer("t", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("kept", torch.zeros((), dtype=torch.float64), persistent=False)
 
     def gaussians(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """mu+, sigma+, mu-, sigma- from the bias-corrected moving averages; zeros before the first update."""
@@ -160,36 +132,25 @@ class Boundary(nn.Module):
         word_mask: Tensor,
         regions: Tensor,
         image_of: Tensor,
-        generator: torch.Generator | None = None,
-        scores: Tensor | None = None,
-        *,
+        scores: Tensor,
         region_mask: Tensor | None = None,
-        positives: Tensor | None = None,
-        gathered: bool = False,
-    ) -> BoundaryUpdate:
-        """Take one batch into account and move t. Ranks that each bring a batch of their own are summed.
+    ) -> None:
+        """Take one batch, gathered from all ranks, into account and move t, or keep it.
 
         words (T, m, d), word_mask (T, m), regions (I, n, d), image_of (T,) the labelled image of each
-        caption. `scores` (T, I) decide which image ranks first and which is easiest or hardest; without them
-        it is the mean over words of the best cosine. `positives` (T, I) are never drawn as mismatched images.
-        `gathered` says that every rank brings the same batch, gathered from all.
+        caption. `scores` (T, I) decide which image ranks first and which is easiest or hardest. t stays where
+        the batch has no matched words, few words were seen so far, or rejecting everything would be better.
         """
-        if scores is None:
-            best = all_best_cosines(words, word_mask, regions, region_mask)  # (T, I, m)
-            scores = best.sum(-1) / word_mask.sum(-1).clamp(min=1)[:, None]  # (T, I)
-        pure, other = _choose(scores.detach(), image_of, positives, self.mismatched, generator)  # (T,), (T,)
+        pure, other = _choose(scores, image_of, self.mismatched)  # (T,), (T,)
         matched, mismatched = (
             best_cosines(
                 words, word_mask, regions[image], None if region_mask is None else region_mask[image]
             )
             for image in (image_of, other)
         )  # (T, m) each
-        batch = _sample_sums(matched.double(), mismatched.double(), word_mask & pure[:, None])  # (5,)
-        if not gathered and torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(batch)
-        count = batch[0]
+        count, *sums = _sample_sums(matched.double(), mismatched.double(), word_mask & pure[:, None])  # (5,)
         any_sample = count > 0
-        fresh = batch[1:] / count.clamp(min=1)  # (4,)
+        fresh = torch.stack(sums) / count.clamp(min=1)  # (4,)
         self.moments.copy_(torch.where(any_sample, DECAY * self.moments + (1 - DECAY) * fresh, self.moments))
         self.mass.copy_(torch.where(any_sample, DECAY * self.mass + (1 - DECAY), self.mass))
         self.words_seen.add_(count)
@@ -202,11 +163,9 @@ class Boundary(nn.Module):
             sigma_neg.clamp(min=SMALLEST_SIGMA),
             self.alpha,
         )
-        reason = torch.where(exists, 0, 3)
-        reason = torch.where(self.words_seen >= WORDS_BEFORE_USE, reason, 2)
-        reason = torch.where(any_sample, reason, 1)
-        self.t.copy_(torch.where(reason == 0, STEP * new + (1 - STEP) * self.t, self.t))
-        return BoundaryUpdate(mu_pos, sigma_pos, mu_neg, sigma_neg, self.t.clone(), reason)
+        moves = any_sample & (self.words_seen >= WORDS_BEFORE_USE) & exists
+        self.t.copy_(torch.where(moves, STEP * new + (1 - STEP) * self.t, self.t))
+        self.kept.copy_(~moves)
 
 
 def best_cosines(
@@ -219,34 +178,16 @@ def best_cosines(
     return cosines.amax(-1).masked_fill(~word_mask, 0.0)  # (P, m)
 
 
-def all_best_cosines(
-    words: Tensor, word_mask: Tensor, regions: Tensor, region_mask: Tensor | None = None
-) -> Tensor:
-    """max_j s_ij of every word in every image: (T, m, d), (I, n, d) -> (T, I, m), 0 at masked words."""
-    cosines = torch.einsum("tmd,ind->timn", words, regions)  # (T, I, m, n)
-    if region_mask is not None:
-        cosines = cosines.masked_fill(~region_mask[None, :, None], -1.0)
-    return cosines.amax(-1).masked_fill(~word_mask[:, None], 0.0)  # (T, I, m)
-
-
-def _choose(
-    scores: Tensor,
-    image_of: Tensor,
-    positives: Tensor | None,
-    mismatched: Mismatched,
-    generator: torch.Generator | None,
-) -> tuple[Tensor, Tensor]:
+def _choose(scores: Tensor, image_of: Tensor, mismatched: Mismatched) -> tuple[Tensor, Tensor]:
     """(T,) bool: captions whose labelled image ranks first; (T,): the other image each is mismatched with."""
     own = nn.functional.one_hot(image_of, scores.shape[1]).bool()  # (T, I)
-    others = ~own if positives is None else ~(own | positives)  # (T, I)
     own_score = scores.gather(1, image_of[:, None])  # (T, 1)
-    pure = (scores <= own_score).all(1) & others.any(1)  # (T,)
+    pure = (scores <= own_score).all(1) & (~own).any(1)  # (T,)
     if mismatched == "random":
-        device = scores.device if generator is None else generator.device
-        drawn = torch.rand(scores.shape, generator=generator, device=device).to(scores.device)
+        drawn = torch.rand(scores.shape, device=scores.device)
     else:
         drawn = scores if mismatched == "hardest" else -scores
-    return pure, drawn.masked_fill(~others, -torch.inf).argmax(1)
+    return pure, drawn.masked_fill(own, -torch.inf).argmax(1)
 
 
 def _sample_sums(matched: Tensor, mismatched: Tensor, kept: Tensor) -> Tensor:

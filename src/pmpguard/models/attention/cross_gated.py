@@ -67,15 +67,6 @@ class CrossGatedAttention(nn.Module):
         """Cosines of all pairs: (T, m, d), (T, m), (I, n, d), (I, n) or None -> (T, I)."""
         return _cosine(self.gate(words, word_mask, regions, region_mask, ALL_PAIRS))
 
-    def aligned(
-        self, words: Tensor, word_mask: Tensor, regions: Tensor, region_mask: Tensor | None = None
-    ) -> Tensor:
-        """The diagonal of `forward`, caption p with image p: (P, m, d), (P, n, d) -> (P,).
-
-        For audits. Never rank or train with these alone: each side contains the other.
-        """
-        return _cosine(self.gate(words, word_mask, regions, region_mask, ALIGNED))
-
     def gate(
         self,
         words: Tensor,
@@ -84,7 +75,10 @@ class CrossGatedAttention(nn.Module):
         region_mask: Tensor | None = None,
         axes: PairAxes = ALL_PAIRS,
     ) -> Gated:
-        """Gated fragments of all pairs, (T, I, m, d) and (T, I, n, d), or of aligned ones, without I."""
+        """Gated fragments of all pairs, (T, I, m, d) and (T, I, n, d), or of aligned ones, without I.
+
+        Aligned ones explain a pair. Never rank or train with them alone: each side contains the other.
+        """
         caption, image, pair = axes
         if words.device.type == "cpu":  # half precision is for accelerators
             words, regions = words.to(_wide(words.dtype)), regions.to(_wide(regions.dtype))
