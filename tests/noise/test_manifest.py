@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pmpguard.errors import ConfigError, DataError
+from pmpguard.files import sha256_file
 from pmpguard.noise.imported import from_permutation
 from pmpguard.noise.inject import corrupt_pairs, partial_corruption
 from pmpguard.noise.manifest import FIELDS, _digest, apply_manifest, save_manifest
@@ -53,6 +54,20 @@ def test_a_noise_file_repeats_the_corruption(kind, tmp_path):
     assert copy.read_bytes() == path.read_bytes()
     save_manifest(corruptions.__wrapped__()[1][kind], copy)
     assert copy.read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kind", "sha256"),
+    [
+        ("caption", "b33931accb15190913c646de1801a84b712d836322fcc3c2f44a69add347f450"),
+        ("image", "8fa00d1f84b67413014e34a23fc6aef6752d5011d7e9fe397565594fa72d2197"),
+        ("permute", "00ecc35a1b2a14fc08c64bc8bf9b01f2396c20ceb44fe29bf38e7d2b9f05bce9"),
+    ],
+)
+def test_noise_is_the_same_in_every_version(kind, sha256, tmp_path):
+    """The protocol lists files by their hash: where one of these changes, that list is void."""
+    save_manifest(corruptions()[1][kind], tmp_path / "noise.json")
+    assert sha256_file(tmp_path / "noise.json") == sha256
 
 
 def test_the_file_is_readable(tmp_path):
