@@ -1,6 +1,7 @@
-"""RSICD and UCM-Captions through the real mteb package, beside this project's own evaluator.
+r"""RSICD and UCM-Captions through the real mteb package, beside this project's own evaluator.
 
-    python benchmarks/mteb_retrieval.py MODEL rsicd=FOLDER [ucm=FOLDER] --out benchmarks/results/mteb.json
+    python benchmarks/mteb_retrieval.py default rsicd=FOLDER ucm=FOLDER \
+        --trained_on "RSICD's training split" --out benchmarks/results/mteb.json
 
 It needs the extra `mteb` and the datasets on this machine; nothing is downloaded. MTEB's `hit_rate_at_k` is
 the field's R@K. Captions that occur under several images have equal scores. MTEB orders those somehow, our
@@ -23,7 +24,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import datasets
 import mteb
 import torch
-from pair_table_scale import commit, hardware
+from pair_table_scale import hardware
 
 import pmpguard
 from pmpguard.data.formats import read_pairs
@@ -31,6 +32,8 @@ from pmpguard.data.images.sources import open_images
 from pmpguard.evaluation.evaluate import Gallery, encode_gallery, evaluate_scores
 from pmpguard.files import write_json
 from pmpguard.interop.mteb_tasks import TASKS, MtebModel
+from pmpguard.search.index.model_identity import identify_model
+from pmpguard.training.tracking import current_commit
 
 KS = (1, 5, 10)
 TIE = 1e-5  # more than two computations of one score differ, less than scores of two texts do
@@ -83,7 +86,7 @@ def main() -> None:
     parser.add_argument("data", nargs="+", help="rsicd=FOLDER, ucm=FOLDER")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--name", help="what to call the model, org/name")
-    parser.add_argument("--trained_on", default="", help="how the model was made, for the record")
+    parser.add_argument("--trained_on", required=True, help="how the model was made, for the record")
     parser.add_argument("--batch_size", type=int, default=64)
     options = parser.parse_args()
     datasets.disable_progress_bars()
@@ -96,6 +99,7 @@ def main() -> None:
         options.out,
         {
             "model": model.mteb_model_meta.name,
+            "fingerprint": identify_model(options.model).fingerprint,
             "trained_on": options.trained_on,
             "versions": {
                 "mteb": mteb.__version__,
@@ -103,7 +107,7 @@ def main() -> None:
                 "pmpguard": pmpguard.__version__,
             },
             "settings": {"ks": KS, "batch_size": options.batch_size, "tie": TIE, "ranking": "pooled"},
-            "commit": commit(),
+            "commit": current_commit(),
             "hardware": hardware(),
             "datasets": results,
         },
