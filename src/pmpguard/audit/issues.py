@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pmpguard.audit.row_list import blocks, evidence_names, in_order
 from pmpguard.audit.rows import ISSUE_TYPES, AuditRow, AuditSummary, Proposal, WordVerdict
 from pmpguard.config import from_dict, to_dict
+from pmpguard.data.parquet_bounds import read_bounded
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import atomic_output, read_json, write_json
 
@@ -131,10 +132,7 @@ def read_issues(path: Path) -> list[AuditRow]:
     """The rows of an audit, the most suspicious first."""
     if not path.is_file():
         raise DataError(f"{path}: file not found", fix="give the folder that `pmpguard audit` wrote")
-    try:
-        records = pq.read_table(path).to_pylist()
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: not readable ({error})", fix="run the audit again") from error
+    records = read_bounded(path, fix="run the audit again").to_pylist()
     try:
         return [_row(record) for record in records]
     except (KeyError, TypeError) as error:
