@@ -172,7 +172,7 @@ def main() -> None:
     made, output = (options.made or work / "made").absolute(), options.output.absolute()
     os.chdir(work)
     try:
-        if not (made / "scenes" / "tiled.tif").is_file():  # which is made last
+        if not (made / "tiles" / "metadata.parquet").is_file():  # which is made last
             outcome = apart(lambda: make_artefacts(made) and None, work / "scratch")
             assert outcome.code == 0, outcome.said[-2000:]
         about = {

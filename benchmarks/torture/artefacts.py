@@ -91,6 +91,11 @@ class Artefacts:
         return self.folder / "scenes"
 
     @property
+    def tiles(self) -> Path:
+        """What was cut from the scenes."""
+        return self.folder / "tiles"
+
+    @property
     def rows(self) -> Path:
         return self.folder / "rows.jsonl"
 
@@ -128,6 +133,7 @@ def make_artefacts(folder: Path) -> Artefacts:
     make_decisions(made)
     make_clip(made)
     make_scene(made.scenes)
+    command("tile", made.scenes, "--out", made.tiles, "--size", 32, *QUIET)
     return made
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pmpguard.errors import DataError
 from torture.apart import command
 from torture.artefacts import Artefacts
 
@@ -82,10 +83,6 @@ def resume_run(folder: Path, made: Artefacts) -> None:
 IDENTITY: list[dict[str, Any]] = []
 
 
-def continue_training(folder: Path, made: Artefacts) -> None:
-    command("train", folder, "--config", made.recipe)
-
-
 def clean_audit(folder: Path, made: Artefacts) -> None:
     from pmpguard.cli.clean import clean
 
@@ -120,7 +117,9 @@ def render_rows(path: Path, made: Artefacts) -> None:
 def cut_scenes(folder: Path, made: Artefacts) -> None:
     from pmpguard.geo.tiles import TileSettings, tile_scenes
 
-    tile_scenes(folder, folder.parent / "tiles", TileSettings(32))
+    report = tile_scenes(folder, folder.parent / "tiles", TileSettings(32))
+    if report.problems:  # what cannot be cut is told of, and the others are
+        raise DataError("a scene was refused")
 
 
 def read_scene_images(folder: Path, made: Artefacts) -> None:
@@ -167,6 +166,7 @@ READERS: tuple[Reader, ...] = (
     Reader("yaml of a table", lambda made: made.table, ("table.yaml",), parse_recipe),
     Reader("rows of a table", lambda made: made.rows, ("rows.jsonl",), render_rows),
     Reader("scenes to cut", lambda made: made.scenes, ("*.tif",), cut_scenes),
+    Reader("tiles to embed", lambda made: made.tiles, ("metadata.parquet",), use_tiles),
     Reader("scenes as images", lambda made: made.scenes, ("*.tif",), read_scene_images),
     Reader("foreign weights", lambda made: made.weights, ("weights.pt",), convert_weights),
 )

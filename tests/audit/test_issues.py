@@ -57,5 +57,5 @@ def test_what_is_no_audit_is_refused(tmp_path):
     with pytest.raises(DataError, match="finished audit"):
         read_summary(tmp_path / "summary.json")
     (tmp_path / "issues.parquet").write_bytes(b"nonsense")
-    with pytest.raises(DataError, match="not readable"):
+    with pytest.raises(DataError, match="not a readable parquet file"):
         read_issues(tmp_path / "issues.parquet")

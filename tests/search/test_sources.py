@@ -13,6 +13,7 @@ import pytest
 from helpers import format_examples as examples
 from PIL import Image
 
+from pmpguard.data import parquet_bounds
 from pmpguard.data.formats import read_pairs, write_pairs
 from pmpguard.errors import DataError
 from pmpguard.search.sources import open_source
@@ -81,7 +82,37 @@ def test_nothing_to_embed_is_an_error_that_says_so(tmp_path):
     with pytest.raises(DataError, match="no such file"):
         open_source(tmp_path / "absent")
     (tmp_path / "metadata.parquet").write_bytes(b"PAR1 broken")
-    with pytest.raises(DataError, match="not a parquet file"):
+    with pytest.raises(DataError, match=r"metadata\.parquet: not a readable parquet file"):
+        open_source(tmp_path)
+
+
+def test_a_damaged_listing_is_an_error_that_names_it(tmp_path):
+    """Bytes flipped all over the file: names that are not UTF-8, pages cut short, descriptions that lie."""
+    listing = tmp_path / "metadata.parquet"
+    rows = 30
+    columns = {
+        "id": [f"a/{row}" for row in range(rows)],
+        "image": ["1.png"] * rows,
+        "bounds": [[1.0, 2.0]] * rows,
+    }
+    pq.write_table(pa.table(columns), listing, compression="zstd")
+    whole = listing.read_bytes()
+    refused = 0
+    for place in range(4, len(whole), 5):
+        listing.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        try:
+            open_source(tmp_path)
+        except DataError as error:
+            assert str(tmp_path) in error.message, error.message
+            refused += 1
+    assert refused > len(whole) // 10
+
+
+def test_a_listing_that_stands_for_far_more_than_it_holds_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_bounds, "MIN_BYTES", 1 << 22)
+    columns = {"image": [f"{row}.png" for row in range(10_000)], "tags": [["x" * 3_000]] * 10_000}
+    pq.write_table(pa.table(columns), tmp_path / "metadata.parquet")
+    with pytest.raises(DataError, match=r"metadata\.parquet: [\d,]+ bytes or more"):
         open_source(tmp_path)
 
 

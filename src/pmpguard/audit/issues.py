@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pmpguard.audit.row_list import blocks, evidence_names, in_order
 from pmpguard.audit.rows import ISSUE_TYPES, AuditRow, AuditSummary, Proposal, WordVerdict
 from pmpguard.config import from_dict, to_dict
+from pmpguard.data.parquet_bounds import column_names, read_bounded
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import atomic_output, read_json, write_json
 
@@ -138,13 +139,11 @@ def iter_issues(path: Path, *, brief: bool = False) -> Iterator[AuditRow]:
     """The same one by one; `brief` leaves out words and evidence, which take most of the space."""
     if not path.is_file():
         raise DataError(f"{path}: file not found", fix="give the folder that `pmpguard audit` wrote")
+    names = [name for name in column_names(path) if not (brief and name in LONG)]
+    table = read_bounded(path, names, fix="run the audit again")
     try:
-        with pq.ParquetFile(path) as file:
-            names = [name for name in file.schema_arrow.names if not (brief and name in LONG)]
-            for batch in file.iter_batches(ROWS_AT_ONCE, columns=names):
-                yield from map(_row, batch.to_pylist())
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: not readable ({error})", fix="run the audit again") from error
+        for batch in table.to_batches(ROWS_AT_ONCE):
+            yield from map(_row, batch.to_pylist())
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: not the issues of an audit ({error})", fix="run the audit again") from error
 

@@ -116,11 +116,15 @@ def _row_group_starts(path: Path, modified: int, size: int) -> list[int]:
 def _row_group(path: Path, modified: int, size: int, column: str, group: int) -> pa.ChunkedArray:
     try:
         with pq.ParquetFile(path) as file:
-            held = column in image_columns(file.schema_arrow)
+            described, held = file.metadata, column in image_columns(file.schema_arrow)
             whole = held and is_bytes(file.schema_arrow.field(column).type)
-            table = file.read_row_group(group, columns=[column if whole else f"{column}.{BYTES}"])
+            name = column if whole else f"{column}.{BYTES}"
+            held = held and name in [one.path for one in file.schema]
+        if not held:
+            raise DataError(f"{path}: no column {column!r} of images", fix="read the table again")
+        # one image a million times is one image in a dictionary
+        with pq.ParquetFile(path, metadata=described, read_dictionary=[name]) as file:
+            table = file.read_row_group(group, columns=[name])
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: not a readable parquet file ({error})", fix="write it again") from error
-    if not held or column not in table.column_names:
-        raise DataError(f"{path}: no column {column!r} of images", fix="read the table again")
     return image_data(table[column])

@@ -19,6 +19,7 @@ from PIL import Image
 
 from pmpguard.config import fingerprint, to_dict
 from pmpguard.data.images.decode import ImageProblem
+from pmpguard.data.parquet_bounds import read_bounded
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import (
     atomic_output,
@@ -177,7 +178,7 @@ def tile_scenes(
         current = [
             folders[-1] for name, folders in sorted(finished.items()) if name in wanted or not forget_others
         ]
-        tables = [pq.read_table(folder / _TILES) for folder in current]
+        tables = [read_bounded(folder / _TILES) for folder in current]
         left_out = sum(read_json(folder / _SCENE)["left_out"] for folder in current)
         everything = pa.concat_tables([SCHEMA.empty_table(), *tables], promote_options="default")
         with atomic_output(out / METADATA) as stream:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from pmpguard.data.byte_ranges import file_version
 from pmpguard.data.column_names import CAPTION_NAMES, Columns
 from pmpguard.data.formats import group_by_format, read_pairs, search_folder
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.parquet_bounds import column_names, read_bounded
 from pmpguard.data.shards import IMAGE_ENDINGS, expand_pattern, open_shard, split_reference
 from pmpguard.data.typed_columns import with_types
 from pmpguard.errors import DataError
@@ -63,7 +63,7 @@ def open_source(
     listing = _image_listing(path) if format is None and not columns else None
     text_listing = find_listing(path) if format is None and listing is None else None
     if listing is not None:
-        source = source_of_table(pq.read_table(listing), images or listing.parent, listing.parent.name)
+        source = source_of_table(read_bounded(listing), images or listing.parent, listing.parent.name)
     elif text_listing is not None:
         source = _listed_source(path, text_listing, images, columns)
     elif format is None and path.is_file() and path.suffix.lower() in IMAGE_SUFFIXES:
@@ -125,10 +125,7 @@ def _image_listing(path: Path) -> Path | None:
     listing = path / LISTING if path.is_dir() else path
     if listing.suffix != ".parquet" or not listing.is_file():
         return None
-    try:
-        columns = set(pq.read_schema(listing).names)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{listing}: not a parquet file ({error})", fix="restore it from a copy") from error
+    columns = set(column_names(listing))
     return listing if "image" in columns and not columns & set(CAPTION_NAMES) else None
 
 

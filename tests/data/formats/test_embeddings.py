@@ -124,8 +124,8 @@ def remove_metadata(folder):
         (damage_count, "rows do not pair up"),
         (damage_width, "7 dimensions"),
         (damage_type, "holds int64"),
-        (damage_metadata, "not readable as parquet"),
-        (damage_column_name, "not readable as parquet"),
+        (damage_metadata, "not a readable parquet file"),
+        (damage_column_name, "not a readable parquet file"),
         (remove_metadata, "no .parquet files"),
     ],
 )

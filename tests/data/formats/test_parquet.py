@@ -11,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import format_examples as examples
 
+from pmpguard.data import parquet_images
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.formats.shards import image_bytes
 from pmpguard.data.images.decode import load_pair_image
 from pmpguard.data.pairs import NAME
+from pmpguard.data.parquet_images import read_table_image
 from pmpguard.errors import DataError, PmpguardError
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -40,6 +42,34 @@ def test_images_inside_are_read_from_the_file(tmp_path: Path) -> None:
     assert table.column("image")[0].endswith(".parquet#image/0") and len(table) == 30
     assert np.asarray(load_pair_image(table, 0)).shape == (4, 4, 3)
     assert {row.extra["file_name"] for row in table} == {scene["name"] for scene in examples.scenes()}
+
+
+def test_a_damaged_file_with_images_inside_is_refused(tmp_path: Path) -> None:
+    """Not even a description of a column that lies ends the process."""
+    images = [{"bytes": b"x" * row, "path": None} for row in range(9)]
+    path = write(tmp_path, {"image": pa.array(images, IMAGE), "text": ["a", "b", None] * 3})
+    whole, refused = path.read_bytes(), 0
+    for place in range(4, len(whole), 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        try:
+            image_bytes(table := read_pairs(path), table.column("image")[0])
+        except PmpguardError:
+            refused += 1
+    assert refused > len(whole) // 9
+
+
+def test_an_image_a_hundred_thousand_times_stays_one_in_memory(tmp_path: Path) -> None:
+    images = pa.DictionaryArray.from_arrays(pa.array(np.zeros(100_000, np.int32)), pa.array([b"x" * 10_000]))
+    columns = {"image": pa.StructArray.from_arrays([images], ["bytes"])}
+    path = write(tmp_path, columns, store_schema=False)
+    usual, counting = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(counting)
+    try:
+        assert read_table_image(path, "image/77777", 20_000) == b"x" * 10_000
+    finally:
+        pa.set_memory_pool(usual)
+        parquet_images._row_group.cache_clear()  # or it outlives the pool it lies in
+    assert 0 < counting.max_memory() < 1 << 22
 
 
 def test_bytes_for_some_and_paths_for_others(tmp_path: Path) -> None:

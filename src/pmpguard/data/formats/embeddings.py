@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pmpguard.data.arrays import load_array
 from pmpguard.data.column_names import CAPTION_NAMES, IMAGE_NAMES
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.parquet_bounds import read_bounded
 from pmpguard.errors import DataError
 from pmpguard.files import read_json
 from pmpguard.remote import exists, is_remote, local_folder_of
@@ -229,16 +229,7 @@ def mapped_array(file: Path) -> npt.NDArray[Any]:
 
 def read_metadata(files: Sequence[Path]) -> pa.Table:
     """Parquet files one below the other; no files are a table without rows."""
-    tables = []
-    for file in files:
-        try:
-            tables.append(pq.read_table(file, columns=pq.read_schema(file).names))  # names that are UTF-8
-            tables[-1].validate(full=True)
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{file}: not readable as parquet, or missing ({error})", fix="restore it, or embed again"
-            ) from error
-    return join_tables(tables)
+    return join_tables([read_bounded(file, fix="restore it, or embed again") for file in files])
 
 
 def join_tables(tables: Sequence[pa.Table]) -> pa.Table:

@@ -19,6 +19,7 @@ from pmpguard.data.formats.stored_table import find_fields, join_parts, shaped
 from pmpguard.data.pair_rows import split_of_file
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.parquet_bounds import read_bounded
+from pmpguard.data.parquet_footer import column_chunks
 from pmpguard.data.parquet_images import BYTES, PATH, image_columns, is_bytes
 from pmpguard.data.text_files import require_content
 from pmpguard.errors import DataError
@@ -48,7 +49,6 @@ def _read_part(path: Path, top: Path, names: ColumnNames) -> pa.Table:
             if name not in held or not is_bytes(schema.field(name).type)
         ]
         table = read_bounded(path, read)
-        table.validate(full=True)
         stored = _stored_rows(path, fields.image) if fields.image in held else np.zeros(0, bool)
         if not held and set(schema.names) >= DOWNLOADED and path.with_suffix("").is_dir():
             table = _with_loose_files(table, path.with_suffix(""), fields.image)
@@ -60,22 +60,15 @@ def _read_part(path: Path, top: Path, names: ColumnNames) -> pa.Table:
 def _stored_rows(path: Path, column: str) -> np.ndarray:
     """(N,) bool: rows whose image lies in the file; statistics say so, without reading any image."""
     with pq.ParquetFile(path) as file:
-        described = file.metadata
-        places = [
-            place
-            for place in range(described.num_columns)
-            if described.schema.column(place).path in (f"{column}.{BYTES}", column)
-        ]
-        if not places:
-            return np.zeros(described.num_rows, bool)
-        name = described.schema.column(places[0]).path
+        names = [one.path for one in file.schema]
+        name = next((name for name in names if name in (f"{column}.{BYTES}", column)), None)
+        if name is None:
+            return np.zeros(file.metadata.num_rows, bool)
         parts = []
-        for number in range(described.num_row_groups):
-            group = described.row_group(number)
-            statistics = group.column(places[0]).statistics
-            nulls = statistics.null_count if statistics and statistics.has_null_count else -1
-            if nulls in (0, group.num_rows):
-                parts.append(np.full(group.num_rows, nulls == 0))
+        for number, group in enumerate(column_chunks(path, names)):
+            nulls, rows = group[names.index(name)].nulls, file.metadata.row_group(number).num_rows
+            if nulls in (0, rows):
+                parts.append(np.full(rows, nulls == 0))
             else:
                 data = file.read_row_group(number, columns=[name])[column]
                 data = data if name == column else pc.struct_field(data, BYTES)
