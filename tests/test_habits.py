@@ -228,3 +228,17 @@ def test_the_matrix_tests_the_versions_that_the_project_names():
     named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line]
     assert workflow["jobs"]["matrix"]["strategy"]["matrix"]["python"] == named
     assert PROJECT["requires-python"] == f">={named[0]}"
+
+
+def test_the_kernels_are_run_by_an_interpreter():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text(encoding="utf-8"))
+    commands = [step.get("run") for job in workflow["jobs"].values() for step in job["steps"]]
+    assert "make kernels-interpreted" in commands
+
+
+@pytest.mark.parametrize(("length", "refused"), [(72, False), (73, True)])
+def test_a_long_subject_of_a_commit_is_refused(length, refused):
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    (hook,) = [hook for repo in config["repos"] for hook in repo["hooks"] if hook["id"] == "subject"]
+    message = "x" * length + "\n\n" + "a body may have lines of any length, " * 4
+    assert bool(re.compile(hook["entry"], re.MULTILINE | re.DOTALL).search(message)) == refused
