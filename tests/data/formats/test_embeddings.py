@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers.planted_pairs import planted, write_clip_folder
 
-from pmpguard.data.formats import embeddings
+from pmpguard.data.formats import embeddings, read_pairs
 from pmpguard.data.formats.embeddings import match_pairs, read_clip_embeddings, unit_rows_of
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
+
+PEER_FILES = Path(__file__).parent / "peer_files"
 
 
 def test_parts_are_read_in_the_order_of_their_numbers(tmp_path):
@@ -47,6 +51,19 @@ def test_pairs_are_matched_by_file_name_and_caption(tmp_path):
     embedded = read_clip_embeddings(tmp_path).table
     moved = embedded.take([4, 1]).with_column("image", ["elsewhere/2.png", "elsewhere/2.png"])
     assert match_pairs(moved, embedded).tolist() == [4, -1]
+
+
+def test_files_of_clip_retrieval_are_matched_with_the_shards_they_were_made_from():
+    """Both by their own writers: tests/peers/clip_retrieval_files.py and img2dataset_files.py."""
+    embedded = read_clip_embeddings(PEER_FILES / "clip_retrieval")
+    shards = read_pairs(PEER_FILES / "img2dataset" / "webdataset")
+    rows = match_pairs(shards, embedded.table)
+    assert sorted(rows) == list(range(6))
+    assert [embedded.table.captions[row] for row in rows] == list(shards.captions)
+    colours = embedded.images[embedded.table.image_codes[rows], :3].astype(np.float32)
+    number = np.array([int(caption.rpartition(" ")[2]) for caption in shards.captions])
+    wanted = np.stack([40 * number, np.full(6, 80), np.full(6, 40)], 1)
+    np.testing.assert_allclose(colours / colours[:, 1:2], wanted / 80, rtol=2e-3)  # half precision
 
 
 def same_caption(*names):
