@@ -358,6 +358,12 @@ def test_whoever_writes_files_that_belong_together_may_be_killed_and_begins_agai
         if not killed_at(event, write, folder):
             break
         kills += 1
+        if folder.is_dir() and not (folder / "clean.csv").exists():  # what a user puts there then stays
+            (folder / "clean.csv").write_text("mine")
+            with pytest.raises(DataError, match=r"clean\.csv: exists already"):
+                write(folder)
+            assert (folder / "clean.csv").read_text() == "mine"
+            (folder / "clean.csv").unlink()
         with contextlib.suppress(DataError):  # it was killed after all was done
             write(folder)
         assert [name for name in names(folder) if not name.startswith(".")] == whole
@@ -365,6 +371,16 @@ def test_whoever_writes_files_that_belong_together_may_be_killed_and_begins_agai
             write(folder)
         assert names(folder) == whole
     assert kills > 4 and names(folder) == whole
+
+
+def test_what_a_user_writes_meanwhile_is_not_removed_with_the_writer_s(tmp_path):
+    changes, target = tmp_path / "a.diff", tmp_path / "a"
+    with pytest.raises(DataError, match="exists already"), new_together(target, changes):
+        write_atomic(changes, "1")
+        target.write_text("mine")
+        with new_directory(target):
+            pytest.fail("would overwrite")
+    assert names(tmp_path) == ["a"] and target.read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "", "a\0b"])

@@ -29,6 +29,7 @@ MAX_NAME_CHARACTERS = 100
 MAX_SYNCED_ONE_BY_ONE = 200  # files of a directory; more are flushed by one sync of the machine
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 HashFiles = Callable[[Path, Sequence[str]], dict[str, str]]
+_marks: dict[Path, Path] = {}  # of each place that is being written together with others, the mark
 _swept: set[Path] = set()  # folders in which this process has removed what killed writers left
 _TEMPORARY = re.compile(r"\.tmp-[0-9a-f]{32}-.+", re.DOTALL)
 
@@ -84,6 +85,7 @@ def atomic_output(path: Path) -> Iterator[BinaryIO]:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
+            _note(temporary, path)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
@@ -218,6 +220,7 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 
 def _put_in_place(temporary: Path, target: Path) -> None:
+    _note(temporary, target)
     try:
         temporary.rename(target)
     except OSError as error:
@@ -320,44 +323,60 @@ def verify_manifest(directory: Path) -> None:
 def new_together(target: Path, *lists: Path) -> Iterator[None]:
     """Within the block files are written that belong together: first the `lists`, then `target`, all whole.
 
-    None of them may exist. Whoever is killed on the way leaves a mark, and perhaps lists without their
-    target: the next writer of the same target removes them and begins again. A second writer at the same
-    time is refused.
+    None of them may exist. Whoever is killed on the way leaves a mark that says what was written, and perhaps
+    lists without their target: the next writer of the same target removes them, and nothing that others have
+    put there since, and begins again. A second writer at the same time is refused.
     """
     make_folder(target.parent)
     remove_leftovers(target.parent)
     mark = target.with_name(f".writing-{target.name}")
-    with mark.open("a") as stream:
+    with mark.open("a+") as stream:
         is_ours = lock(stream.fileno()) and is_there(mark, stream.fileno())
         if not is_ours:
             raise DataError(f"{target} is being written by another process", fix="wait for it to finish")
-        if mark.stat().st_size:  # of one that was killed: none of these was there when it began
-            for path in (target, *lists):
-                _remove(path)
+        _remove_noted(mark, target, *lists)  # of one that was killed
         for path in (target, *lists):
             if path.exists() and (path.is_file() or any(path.iterdir())):
                 mark.unlink()
                 raise DataError(f"{path}: exists already", fix="choose a new name or remove it first")
-        stream.write("from here on\n")
-        stream.flush()
-        os.fsync(stream.fileno())
         sync(target.parent)
+        _marks.update({path.absolute(): mark for path in (target, *lists)})
         try:
             yield
         except BaseException:
-            for path in (target, *lists):
-                _remove(path)
+            _remove_noted(mark, target, *lists)
             mark.unlink()
             raise
+        finally:
+            for path in (target, *lists):
+                del _marks[path.absolute()]
         mark.unlink()
         sync(target.parent)  # back after a power cut, it would make the next writer remove what is whole
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+def _note(written: Path, path: Path) -> None:
+    """Into the mark of what is written together: this is about to be at `path`."""
+    mark = _marks.get(path.absolute())
+    if mark is not None:
+        with mark.open("a") as stream:
+            print(_content(written), file=stream, flush=True)
+            os.fsync(stream.fileno())
+
+
+def _content(path: Path) -> str:
+    """What tells a file from another at the same place: its content; of a folder, names and sizes in it."""
+    if not path.is_dir():
+        return sha256_file(path)
+    files = [f"{one.relative_to(path)} {one.lstat().st_size}" for one in sorted(path.rglob("*"))]
+    return hashlib.sha256("\n".join(files).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _remove_noted(mark: Path, *paths: Path) -> None:
+    """Remove what the mark says was written, and nothing else."""
+    noted = mark.read_text(encoding="ascii").split()
+    for path in paths if noted else ():
+        if path.exists() and _content(path) in noted:
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 @contextlib.contextmanager

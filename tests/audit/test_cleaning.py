@@ -156,7 +156,8 @@ def test_nothing_left_is_an_error():
 
 def test_the_list_of_changes(tmp_path):
     given = table()
-    cleaned = clean_pairs(given, rows(), "rematch", {"d": Decision("edit", 'a "road", wide')})
+    decided = {"d": Decision("edit", 'a "road", wide'), "e": Decision("edit", "=1+1")}
+    cleaned = clean_pairs(given, rows(), "rematch", decided)
     machine, human = write_difference(tmp_path / "clean.parquet", given, cleaned)
     with machine.open(newline="") as stream:
         listed = list(csv.DictReader(stream))
@@ -164,6 +165,7 @@ def test_the_list_of_changes(tmp_path):
         ("b", "rematched", "a lake", "a"),
         ("c", "dropped", "", ""),
         ("d", "edited by reviewer", 'a "road", wide', ""),
+        ("e", "edited by reviewer", "'=1+1", ""),  # no cell begins a formula
     ]
     text = human.read_text()
     assert "5 pairs before, 4 after" in text and "- wrong one\n+ a lake   (from a)" in text
@@ -198,6 +200,14 @@ def test_a_mistyped_path_of_decisions_is_named(tmp_path):
         ({"dataset": "ff", "decisions": {"a": "keep"}}, "action is None"),
         ({"dataset": "ff", "decisions": {"a": {"action": "edit", "caption": "  "}}}, "there is no caption"),
         ({"dataset": "ff", "decisions": {"a": {"action": "accept", "caption": 3}}}, "not text"),
+        (
+            {"dataset": "ff", "decisions": {"a": {"action": "edit", "caption": "x" * 10_001}}},
+            "10,001 characters",
+        ),
+        (
+            {"dataset": "ff", "decisions": {"a": {"action": "accept", "caption": "\ud800"}}},
+            "pair 'a'.*caption",
+        ),
     ],
 )
 def test_bad_decisions_are_refused(tmp_path, content, said):

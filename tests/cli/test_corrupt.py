@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.search_examples import killed_at
 
 from pmpguard.cli.corrupt import corrupt, import_noise
 from pmpguard.cli.main import as_plain, main
@@ -48,6 +50,30 @@ def test_files_and_report(dataset, tmp_path):
         assert (example.was, example.now) == (clean.captions[row], corruption.table.captions[row])
     assert len(report.examples) == 3 and "16 of 40 captions are now mismatched" in report.as_text()
     assert json.loads(json.dumps(as_plain(report)))["out"] == str(out)
+
+
+def test_killed_at_any_moment_no_noise_file_is_without_its_pairs_and_the_next_run_ends_it(dataset, tmp_path):
+    def write(folder: Path) -> None:
+        corrupt(dataset, folder / "noise.json", 0.4, seed=3, write_pairs=folder / "noisy.parquet")
+
+    write(tmp_path / "straight")
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "straight").iterdir()}
+    assert set(whole) == {"noise.json", "noisy.parquet"}
+    for event in range(1, 40):
+        folder = tmp_path / str(event)
+        if not killed_at(event, write, folder):
+            break
+        assert not (folder / "noise.json").exists() or (folder / "noisy.parquet").exists()
+        write(folder)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == whole
+    assert event > 4
+
+
+def test_a_noise_file_that_cannot_be_written_leaves_no_pairs(dataset, tmp_path):
+    (tmp_path / "full").write_text("a file, not a folder")
+    with pytest.raises(OSError):
+        corrupt(dataset, tmp_path / "full" / "noise.json", 0.4, write_pairs=tmp_path / "noisy.parquet")
+    assert not (tmp_path / "noisy.parquet").exists()
 
 
 def test_the_command_line_gives_the_same_bytes(dataset, tmp_path, capsys):

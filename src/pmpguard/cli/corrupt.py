@@ -11,12 +11,12 @@ import numpy as np
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
-from pmpguard.files import sha256_file
+from pmpguard.files import atomic_output, sha256_file
 from pmpguard.models.retriever import Retriever
 from pmpguard.noise.exported import save_index, save_rrsitr, to_image_index, to_permutation
 from pmpguard.noise.imported import from_image_index, from_permutation, read_captions, read_index
 from pmpguard.noise.inject import Corruption, Level, Mode, corrupt_pairs, partial_corruption
-from pmpguard.noise.manifest import apply_manifest, save_manifest
+from pmpguard.noise.manifest import apply_manifest, manifest_text
 from pmpguard.noise.similarity import filter_by_encoder, filter_by_scores
 
 EXAMPLES = 3
@@ -218,10 +218,10 @@ def _check_targets(out: Path, write_pairs: Path | None) -> None:
 
 
 def _write(table: PairTable, corruption: Corruption, out: Path, pairs_file: Path | None) -> CorruptReport:
-    if pairs_file is not None:
-        pairs_file.parent.mkdir(parents=True, exist_ok=True)
-        corruption.table.write_parquet(pairs_file)
-    save_manifest(corruption, out)
+    with atomic_output(out) as stream:  # the noise file, ready to be named, goes right behind the pairs
+        stream.write(manifest_text(corruption).encode())
+        if pairs_file is not None:
+            corruption.table.write_parquet(pairs_file)
     noisy_rows = np.flatnonzero(corruption.is_noisy)
     examples = tuple(
         Example(table.row(row).pair_id, table.row(row).caption, corruption.table.row(row).caption)

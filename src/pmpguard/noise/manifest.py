@@ -43,7 +43,12 @@ MAKE_AGAIN = "make the noise file again with `pmpguard corrupt`"
 
 
 def save_manifest(corruption: Corruption, path: Path) -> None:
-    """Write the noise file in one step; one field per line."""
+    """Write the noise file in one step."""
+    write_atomic(path, manifest_text(corruption))
+
+
+def manifest_text(corruption: Corruption) -> str:
+    """The noise file: JSON, one field per line."""
     sources = corruption.source_rows
     rows = np.flatnonzero(sources != np.arange(len(sources)))
     written = sources[rows] < 0
@@ -66,8 +71,7 @@ def save_manifest(corruption: Corruption, path: Path) -> None:
     }
     fields["sha256"] = {name: _digest(value) for name, value in fields.items()}
     lines = [f"  {json.dumps(name)}: {_compact(value)}" for name, value in fields.items()]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def apply_manifest(table: PairTable, path: Path) -> Corruption:
