@@ -38,8 +38,8 @@ SIZES = {  # pairs, few and many: what two cores do in some minutes
     "stats": (100_000, 1_000_000),
     "check": (20_000, 100_000),
     "embed": (20_000, 100_000),
-    "train": (5_000, 20_000),
-    "audit": (60_000, 120_000),  # from 50,000 on the detector works in the ways of large sets
+    "train": (60_000, 120_000),  # from 50,000 on the detector works in the ways of large sets
+    "audit": (60_000, 120_000),
 }
 MEMBERS = 1000  # of a shard
 WORDS = ["many", "green", "grey", "large", "old", "airport", "harbour", "field", "road", "bridge", "pond"]

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from helpers.clip_checkpoint import save_tiny_clip
 
 SIZE, WIDTH = 32, 64
-LINES = ["infonce", "ccl"]
+LINES = ["infonce", "ccl", "pmpguard"]
 
 
 def measure(folder: Path, samples: int) -> dict[str, Any]:
