@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from helpers.search_examples import SCENES, make_world
 
@@ -69,7 +68,7 @@ def commands(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what README's examples start from: a dataset, a model, an index, two embeddings."""
+    """A folder with what README's examples start from: a dataset, a model, an index."""
     here = tmp_path_factory.mktemp("readme")
     world, model = make_world(here)
     world.rename(here / "my-dataset")
@@ -80,12 +79,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert main(["index", "build", "images/.pmpguard/index", "--embeddings", "vectors"]) == 0
     example = next(code for code in blocks(README, "python") if "class Mine" in code)
     (here / "mymethods.py").write_text(example)
-    draw = np.random.default_rng(0)
-    truth = draw.normal(size=(400, 8))
-    texts, images = (truth @ draw.normal(size=(8, wide)) for wide in (24, 32))  # two encoders
-    images[:80] = np.roll(images[:80], 1, axis=0)  # mismatched pairs
-    np.save(here / "texts.npy", texts)
-    np.save(here / "images.npy", images)
     return here
 
 
