@@ -2,9 +2,9 @@
 
 Shards are RS5M's stand-in with JPEGs of 256 pixels. Both decode by Pillow, resize to the model's size and
 hand over batches of bytes; the step is that of `light` encoders trained whole: encode, InfoNCE,
-differentiate, AdamW, in bfloat16 on a GPU. Of every step the time it waits for its batch is told apart. Ours reads images in
-random order over all shards, by threads; webdataset reads shards from front to back, by processes, with a
-buffer that is shuffled. Rounds alternate, and the first batches of each are not counted.
+differentiate, AdamW, in bfloat16 on a GPU. Of every step the time it waits for its batch is told apart. Ours
+reads images in random order over all shards, by threads; webdataset reads shards from front to back, by
+processes, with a buffer that is shuffled. Rounds alternate, and the first batches of each are not counted.
 
 `--tiny` tries the benchmark out.
 
