@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.errors import DataError
 
 SCENES = examples.scenes()
+PEERS = os.environ.get("PMPGUARD_PEERS", "")  # a Python that has torchgeo
 
 
 def pairs(data: Any, folder: Path, columns: Any = None) -> PairTable:
@@ -124,6 +128,19 @@ def test_bands_are_chosen_as_the_data_set_names_them(
     nameless.rgb_bands = ()
     assert np.asarray(load_pair_image(pairs(nameless, tmp_path), 0))[0, 0].tolist() == [0, 1, 2]
     assert caplog.text.count("row 0: the first three of 6 bands are taken for red, green and blue") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PEERS, reason="PMPGUARD_PEERS names no Python that has torchgeo")
+def test_a_data_set_of_the_real_torchgeo(tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "peers" / "torchgeo_samples.py"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [PEERS, str(script), str(tmp_path)], check=True, env=environment, capture_output=True
+    )
+    found = json.loads(done.stdout)
+    assert found["captions"] == ["Forest", "River"]
+    assert found["pixels"] == [[40, 30, 20], [140, 130, 120]]  # bands 4, 3 and 2
 
 
 def test_a_table_of_arrow(tmp_path: Path) -> None:

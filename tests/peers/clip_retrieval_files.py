@@ -2,9 +2,9 @@
 
     python tests/peers/clip_retrieval_files.py OUT
 
-It needs clip-retrieval, which the project's own environment must not have. Its reader, mapper and writer are at
-work; only the CLIP is a stand-in, for none can be downloaded: an image's vector is its mean colour, a text's
-how often each letter is in it.
+It needs clip-retrieval, which the project's own environment must not have. Its reader, mapper and writer are
+at work; only the CLIP is a stand-in, for none can be downloaded: an image's vector is its mean colour, a
+text's how often each letter is in it.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +20,12 @@ import pmpguard
 from pmpguard.errors import ModelError, require
 from pmpguard.files import atomic_directory, write_json
 from pmpguard.models.retriever import Retriever
+from pmpguard.safe_text import one_line
 
 IMAGE, TEXT = "image.onnx", "text.onnx"
 TOLERANCE = 1e-4  # of a unit vector's component between onnxruntime and torch
 LARGEST_BATCH = 65_536
+COLOUR = re.compile(r"\x1b\[\d*m")  # of a terminal, in torch's errors
 PROBES = ["a pond", "two planes near a long building beside the road", "many green trees are in a farm"]
 CLEANERS = {
     "none": "text",
@@ -33,6 +36,21 @@ CLEANERS = {
     "canonical": '" ".join(" ".join(html.unescape(html.unescape(ftfy.fix_text(text))).split())'
     '.translate(str.maketrans("_", " ", string.punctuation.replace("_", ""))).lower().split())',
 }
+
+
+READS_TEXTS = """
+words = tokenizers.Tokenizer.from_file("tokenizer.json")
+words.encode_special_tokens = True
+words.enable_truncation(settings["max_length"])
+
+
+def encode_texts(texts):
+    found = words.encode_batch([{cleaning} for text in texts])
+    ids = np.array([each.ids for each in found], np.int64)
+    mask = np.array([each.attention_mask for each in found], np.int64)
+    return onnxruntime.InferenceSession("text.onnx").run(["vectors"], {{"ids": ids, "mask": mask}})[0]
+
+"""
 
 
 class ImageTower(nn.Module):
@@ -65,13 +83,16 @@ class OnnxExport:
 
     folder: str
     image_difference: float
-    text_difference: float
+    text_difference: float | None  # None of a model that reads images only
 
     def as_text(self) -> str:
-        return (
-            f"{self.folder}: {IMAGE} and {TEXT}; onnxruntime's vectors differ from torch's by at most "
-            f"{self.image_difference:.1e} (images) and {self.text_difference:.1e} (texts)"
-        )
+        files, differences = IMAGE, f"{self.image_difference:.1e} (images)"
+        if self.text_difference is not None:
+            files, differences = (
+                f"{IMAGE} and {TEXT}",
+                f"{differences} and {self.text_difference:.1e} (texts)",
+            )
+        return f"{self.folder}: {files}; onnxruntime's vectors differ from torch's by at most {differences}"
 
 
 def export_onnx(model: Retriever, out: Path) -> OnnxExport:
@@ -79,39 +100,51 @@ def export_onnx(model: Retriever, out: Path) -> OnnxExport:
     runtime = require("onnxruntime", "onnx")
     require("onnx", "onnx")
     require("onnxscript", "onnx")
-    size, longest = model.config.input_size, model.config.max_tokens
+    size = model.config.input_size
     model = model.float().cpu().eval()
     draw = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (3, 3, size, size), generator=draw, dtype=torch.uint8)
-    ids, mask = model.tokenize(PROBES)
     batch = torch.export.Dim("batch", min=1, max=LARGEST_BATCH)
-    special = model.tokenizer.prefix + model.tokenizer.suffix
-    length = torch.export.Dim("length", min=special + 1, max=special + longest)
-    with atomic_directory(out) as folder:
-        write_graph(
-            ImageTower(model), (pixels,), ({0: batch},), folder / IMAGE, ["pixels"], ["vectors", "regions"]
-        )
-        write_graph(
-            TextTower(model),
-            (ids, mask.long()),
-            ({0: batch, 1: length},) * 2,
-            folder / TEXT,
-            ["ids", "mask"],
-            ["vectors", "words", "word_mask"],
-        )
+    with atomic_directory(out) as folder, written_out_attention(model):
+        tower = ImageTower(model)
+        write_graph(tower, (pixels,), ({0: batch},), folder / IMAGE, ["pixels"], ["vectors", "regions"])
         images = [(pixels[:count].numpy(),) for count in (1, 3)]
-        texts = [
-            (found.numpy(), shown.long().numpy())
-            for found, shown in (model.tokenize(PROBES[:count]) for count in (1, 2, 3))
-        ]
-        differences = (
-            largest_difference(runtime, folder / IMAGE, ImageTower(model), images),
-            largest_difference(runtime, folder / TEXT, TextTower(model), texts),
-        )
-        (folder / "tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
+        seen = largest_difference(runtime, folder / IMAGE, tower, images)
+        read = export_texts(runtime, model, folder, batch) if model.reads_texts else None
         write_json(folder / "preprocessing.json", preparation(model))
         (folder / "README.md").write_text(card(model), encoding="utf-8")
-    return OnnxExport(str(out), *differences)
+    return OnnxExport(str(out), seen, read)
+
+
+def export_texts(runtime: Any, model: Retriever, folder: Path, batch: Any) -> float:
+    """Write the tower of texts and its tokenizer; how far onnxruntime's vectors are from torch's."""
+    ids, mask = model.tokenize(PROBES)
+    special = model.tokenizer.prefix + model.tokenizer.suffix
+    length = torch.export.Dim("length", min=special + 1, max=special + model.config.max_tokens)
+    tower, shape = TextTower(model), {0: batch, 1: length}
+    outputs = ["vectors", "words", "word_mask"]
+    write_graph(tower, (ids, mask.long()), (shape, shape), folder / TEXT, ["ids", "mask"], outputs)
+    (folder / "tokenizer.json").write_text(model.tokenizer.to_json(), encoding="utf-8")
+    texts = [
+        (found.numpy(), shown.long().numpy())
+        for found, shown in (model.tokenize(PROBES[:count]) for count in (1, 2, 3))
+    ]
+    return largest_difference(runtime, folder / TEXT, tower, texts)
+
+
+@contextlib.contextmanager
+def written_out_attention(model: Retriever) -> Iterator[None]:
+    """Attention as plain products: torch cannot write Swin's and T5's fused attention with its biases."""
+    towers: list[Any] = [model.image_encoder.backbone, model.text_encoder.backbone]
+    configs = [tower.config for tower in towers if hasattr(tower, "set_attn_implementation")]
+    before = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation = "eager"
+    try:
+        yield
+    finally:
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation = implementation
 
 
 def write_graph(
@@ -135,10 +168,10 @@ def write_graph(
                 verbose=False,
             )
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+        reason = (COLOUR.sub("", str(error)).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(
-            f"{path.name}: torch {torch.__version__} cannot write this model as a graph "
-            f"({(str(error).strip().splitlines() or [type(error).__name__])[0]})",
-            fix="a newer torch may; 2.13 writes every encoder that comes with this package",
+            f"{path.name}: torch {torch.__version__} cannot write this model as a graph ({reason})",
+            fix="a newer torch may; 2.13 writes the families of the page on models in and out",
         ) from error
     if program is None:
         raise ModelError(f"{path.name}: torch wrote no graph", fix="try another version of torch")
@@ -155,7 +188,13 @@ def largest_difference(
     for batch in batches:
         with torch.no_grad():
             wanted = [each.numpy() for each in tower(*map(torch.from_numpy, batch))]
-        found = session.run(None, dict(zip(names, batch, strict=True)))
+        try:
+            found = session.run(None, dict(zip(names, batch, strict=True)))
+        except Exception as error:  # onnxruntime's errors have no class in common
+            raise ModelError(
+                f"{path.name}: onnxruntime cannot run {len(batch[0])} at once ({one_line(str(error))})",
+                fix="try another version of torch or onnxruntime, or use the model with pmpguard itself",
+            ) from error
         if len(wanted) == 3:  # words: those at padding may hold anything
             seen = wanted[2][..., None]
             wanted, found = [wanted[0], wanted[1] * seen, wanted[2]], [found[0], found[1] * seen, found[2]]
@@ -177,14 +216,18 @@ def largest_difference(
 def preparation(model: Retriever) -> dict[str, Any]:
     """What is done to images and texts before the graphs see them."""
     framing, tokenizer = model.framing, model.tokenizer
-    return {
+    stored = {
         "image_size": model.config.input_size,
         "fit": framing.fit,
         "resample": framing.resample,
         "shorter_side": framing.shorter_side or model.config.input_size,
+        "dim": model.config.dim,
+    }
+    if not model.reads_texts:
+        return stored
+    return stored | {
         "max_length": model.config.max_tokens + tokenizer.prefix + tokenizer.suffix,
         "cleaning": model.text_encoder.architecture.cleaning,
-        "dim": model.config.dim,
         "logit_scale": 1 / model.temperature.item(),
         "ranking": model.config.ranking,
     }
@@ -194,7 +237,7 @@ def card(model: Retriever) -> str:
     """README.md: how to use the graphs with onnxruntime, tokenizers and Pillow alone."""
     cleaning = CLEANERS[model.text_encoder.architecture.cleaning]
     modules = [name for name in ("ftfy", "html", "string") if f"{name}." in cleaning]
-    needs = "".join(f"import {name}\n" for name in modules)
+    needs = "".join(f"import {name}\n" for name in modules if model.reads_texts)
     resize = ['image = image.resize((size, size), filters[settings["resample"]])']
     if model.framing.fit == "crop":
         half = "{} // 2" if model.framing.half_pixel == "down" else "round({} / 2)"
@@ -206,40 +249,41 @@ def card(model: Retriever) -> str:
             f"left, top = {left}, {top}",
             "image = image.crop((left, top, left + size, top + size))",
         ]
-    size, resized = model.config.input_size, "\n".join(f"    {line}" for line in resize)
-    return f"""# Image–text retriever as ONNX
+    size, dim, resized = (
+        model.config.input_size,
+        model.config.dim,
+        "\n".join(f"    {line}" for line in resize),
+    )
+    title, encoders = "Images to vectors as ONNX", model.config.vision
+    about = "Images that are alike have a high dot product of their vectors."
+    library, reads, shown = "", "", 'encode_images(["scene.png"])'
+    if model.reads_texts:
+        title, encoders = "Image–text retriever as ONNX", f"{encoders} and {model.config.text}"
+        about = f"""`{TEXT}` takes `ids` and `mask` (N, L) as int64 and gives `vectors`, `words` and
+`word_mask`. Captions and images that match have a high dot product of their vectors."""
+        library, reads = "import tokenizers\n", READS_TEXTS.format(cleaning=cleaning)
+        shown = f'encode_texts(["a round pond beside a farm"]) @ {shown}.T'
+    return f"""# {title}
 
-Written by pmpguard {pmpguard.__version__} from a model of {model.config.vision} and {model.config.text}.
-`{IMAGE}` takes `pixels` (N, 3, {size}, {size}) as uint8 and gives unit `vectors` (N, {model.config.dim}) and
-`regions`. `{TEXT}` takes `ids` and `mask` (N, L) as int64 and gives `vectors`, `words` and `word_mask`.
-Captions and images that match have a high dot product of their vectors.
+Written by pmpguard {pmpguard.__version__} from a model of {encoders}.
+`{IMAGE}` takes `pixels` (N, 3, {size}, {size}) as uint8 and gives unit `vectors` (N, {dim}) and `regions`.
+{about}
 
 ```python
 import json
 {needs}
 import numpy as np
 import onnxruntime
-import tokenizers
-from PIL import Image
+{library}from PIL import Image, ImageOps
 
 settings = json.load(open("preprocessing.json"))
-words = tokenizers.Tokenizer.from_file("tokenizer.json")
-words.encode_special_tokens = True
-words.enable_truncation(settings["max_length"])
 filters = {{"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resampling.BILINEAR}}
-
-
-def encode_texts(texts):
-    found = words.encode_batch([{cleaning} for text in texts])
-    ids = np.array([each.ids for each in found], np.int64)
-    mask = np.array([each.attention_mask for each in found], np.int64)
-    return onnxruntime.InferenceSession("{TEXT}").run(["vectors"], {{"ids": ids, "mask": mask}})[0]
-
+{reads}
 
 def pixels(path):
-    size, image = settings["image_size"], Image.open(path)
+    size, image = settings["image_size"], ImageOps.exif_transpose(Image.open(path)).convert("RGB")
 {resized}
-    return np.asarray(image.convert("RGB"), np.uint8).transpose(2, 0, 1)
+    return np.asarray(image, np.uint8).transpose(2, 0, 1)
 
 
 def encode_images(paths):
@@ -247,8 +291,11 @@ def encode_images(paths):
     return onnxruntime.InferenceSession("{IMAGE}").run(["vectors"], {{"pixels": batch}})[0]
 
 
-print(encode_texts(["a round pond beside a farm"]) @ encode_images(["scene.png"]).T)
+print({shown})
 ```
+
+pmpguard itself lays transparent images on black and stretches images deeper than 8 bits from their 2nd to
+their 98th percentile. This code does neither: save such images as RGB of 8 bits first.
 """
 
 

@@ -39,6 +39,30 @@ def test_usual_headers_in_any_case(tmp_path: Path, header: str) -> None:
     assert pairs(path) == PAIRS
 
 
+@pytest.mark.parametrize("separator", [",", "\t"])
+def test_a_list_of_remoteclip(tmp_path: Path, separator: str) -> None:
+    """Its training code reads `filename` and `title`, separated by tabs or commas."""
+    lines = [("filename", "title"), ("airport_1.jpg", "many planes"), ("airport_1.jpg", "a terminal")]
+    path = write(tmp_path, "\n".join(map(separator.join, lines)) + "\n", "rsicd_train.csv")
+    assert pairs(path) == lines[1:] and read_pairs(path).splits() == {"train": 2}
+
+
+def test_a_list_of_skyscript(tmp_path: Path) -> None:
+    """One caption of the object in the middle, one of what is around it as well; either may be meant."""
+    path = write(
+        tmp_path,
+        "filepath,title,title_multi_objects\n"
+        "images2/a1_US_21.jpg,a pond,a pond surrounded by a farm\n"
+        "images3/w2_CH_18.jpg,a road,a road near trees\n",
+        "SkyScript_train_top30pct_filtered_by_CLIP_openai.csv",
+    )
+    table = read_pairs(path)
+    assert table.captions == ["a pond", "a road"] and table.splits() == {"train": 2}
+    assert table.column("title_multi_objects")[1] == "a road near trees"
+    both = "image=filepath,caption=title+title_multi_objects"
+    assert [caption for _, caption in pairs(path, both)][:2] == ["a pond", "a pond surrounded by a farm"]
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 def test_separators_and_encodings(

@@ -181,7 +181,7 @@ class ImageEncoder(nn.Module):
             return torch.cat(on_every_core(self.backbone, torch.split(pixels, IMAGES_AT_ONCE)))
         if self.model_type == "vit_mae":  # hides patches at random unless it is told their order
             places = (pixels.shape[-1] // self.backbone.config.patch_size) ** 2  # type: ignore[union-attr, operator]
-            order = torch.arange(float(places), device=pixels.device).expand(len(pixels), -1)
+            order = torch.arange(float(places), device=pixels.device).expand(pixels.shape[0], -1)
             return self.backbone(pixels, noise=order, **self.arguments)
         return self.backbone(pixels, **self.arguments)
 
