@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,13 +16,14 @@ from helpers.small_runs import coloured_squares, small_config, training_data
 
 from pmpguard.data.images.sources import ImagesInMemory
 from pmpguard.data.images.transforms import Augmentation
+from pmpguard.files import sync
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.encoders.image import EncoderOptions
 from pmpguard.training import stored_features
 from pmpguard.training.feature_cache import CachedImages, cache_features
 from pmpguard.training.loader import TokenTable
 from pmpguard.training.loop import build_method
-from pmpguard.training.stored_features import FeatureFiles, Storage, read_or_make
+from pmpguard.training.stored_features import PARTS, FeatureFiles, Storage, read_or_make
 
 CPU = torch.device("cpu")
 NEVER = Storage("never")
@@ -56,6 +58,7 @@ def test_what_was_written_is_mapped(tmp_path: Path, kind: torch.dtype) -> None:
     files = FeatureFiles(tmp_path, 7)
     files.append(features(0, 5, kind))
     files.append(features(5, 7, kind))
+    files.sync()
     kept, expected = FeatureFiles(tmp_path, 7).features(), features(0, 7, kind)
     for name in ("pooled", "fragments", "mask"):
         assert torch.equal(getattr(kept, name), getattr(expected, name))
@@ -73,6 +76,33 @@ def test_a_run_that_was_stopped_goes_on_with_the_batch_it_was_at() -> None:
     assert begun == [8] and found is not None and torch.equal(found.fragments, features(0, COUNT).fragments)
     again = keep(made=lambda first: begun.append(first) or make(first))
     assert begun == [8] and again is not None and torch.equal(again.pooled, found.pooled)
+
+
+def test_what_a_power_cut_took_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files keep their lengths, but what was not synced before is zeros."""
+    monkeypatch.setattr(stored_features, "SYNCED_BYTES", 500)  # two batches
+    folder, kept = tmp_path / "cache/features/a", dict[str, bytes]()
+
+    def noticed(path: Path) -> None:
+        kept[path.name] = path.read_bytes()
+        sync(path)
+
+    def cut(first: int) -> Iterator[Encoded]:
+        yield from [features(start, start + BATCH) for start in range(0, 12, BATCH)]
+        for name in PARTS:
+            left = kept[name]
+            (folder / name).write_bytes(left.ljust((folder / name).stat().st_size, b"\0"))
+        shutil.copytree(folder, tmp_path / "after")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(stored_features, "sync", noticed)
+    with pytest.raises(KeyboardInterrupt):
+        keep(made=cut)
+    shutil.rmtree(folder)
+    (tmp_path / "after").rename(folder)
+    begun = []
+    found = keep(made=lambda first: begun.append(first) or make(first))
+    assert begun == [8] and found is not None and torch.equal(found.fragments, features(0, COUNT).fragments)
 
 
 def test_two_runs_at_once_make_them_once() -> None:
@@ -112,7 +142,7 @@ def test_a_full_disk_is_said_and_what_was_written_is_removed(
     append = FeatureFiles.append
 
     def full(self: FeatureFiles, part: Encoded) -> None:
-        if self.done:
+        if self.written():
             raise OSError(28, "No space left on device")
         append(self, part)
 

@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pmpguard.files import cache_folder, read_json, write_json
+from pmpguard.files import cache_folder, make_folder, read_json, sync, write_json
 from pmpguard.models.encoded import Encoded
 from pmpguard.posix import lock
 
@@ -28,6 +28,7 @@ MAX_DISK_GB = 200.0  # of all features together
 KEPT_FREE = 0.1  # share of the disk that others may need
 SHAPE = "shape.json"
 PARTS = ("pooled", "fragments", "mask")
+SYNCED_BYTES = 1 << 28  # written, and no more, may have to be made again after a kill
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,19 @@ class Storage:
 
 
 class FeatureFiles:
-    """The features of `count` items in a folder, one after the other, all of the shape of the first."""
+    """The features of `count` items in a folder, one after the other, all of the shape of the first.
+
+    Only items that were synced are counted: after a power cut a file may be long and hold nothing.
+    """
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.count = folder, count
         self.shape: tuple[int, int, str] | None = None  # fragments, width, type
+        self.synced = 0  # items
+        self.unsynced = 0  # bytes
         if (folder / SHAPE).is_file():
-            self.shape = tuple(read_json(folder / SHAPE)["shape"])
+            stored = read_json(folder / SHAPE)
+            self.shape, self.synced = tuple(stored["shape"]), int(stored.get("items", 0))
 
     def _row_bytes(self) -> dict[str, int]:
         assert self.shape is not None
@@ -57,9 +64,8 @@ class FeatureFiles:
         size = torch.empty(0, dtype=getattr(torch, kind)).element_size()
         return {"pooled": width * size, "fragments": fragments * width * size, "mask": fragments}
 
-    @property
-    def done(self) -> int:
-        """Whole items that were written."""
+    def written(self) -> int:
+        """Whole items that the files are long enough for."""
         if self.shape is None:
             return 0
         return min(
@@ -67,20 +73,38 @@ class FeatureFiles:
             for name, size in self._row_bytes().items()
         )
 
+    @property
+    def done(self) -> int:
+        """Whole items that are certainly there."""
+        return min(self.synced, self.written())
+
     def go_on_from(self, item: int) -> None:
         """Drop what was written of later items."""
         if self.shape is not None:
             for name, size in self._row_bytes().items():
-                os.truncate(self.folder / name, item * size)
+                with (self.folder / name).open("ab") as stream:
+                    stream.truncate(item * size)
 
     def append(self, part: Encoded) -> None:
         if self.shape is None:
             self.shape = (part.fragments.shape[1], part.pooled.shape[1], str(part.pooled.dtype)[6:])
-            write_json(self.folder / SHAPE, {"shape": list(self.shape)})
+            self.sync()
         for name, values in zip(PARTS, (part.pooled, part.fragments, part.mask), strict=True):
             content = values.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
             with (self.folder / name).open("ab") as stream:
                 stream.write(content.data)
+            self.unsynced += content.nbytes
+        if self.unsynced >= SYNCED_BYTES:
+            self.sync()
+
+    def sync(self) -> None:
+        """Flush what was written to disk, then count it."""
+        assert self.shape is not None
+        for name in PARTS:
+            if (self.folder / name).is_file():
+                sync(self.folder / name)
+        self.synced, self.unsynced = self.written(), 0
+        write_json(self.folder / SHAPE, {"shape": list(self.shape), "items": self.synced})
 
     def features(self) -> Encoded:
         """All items, mapped: what is asked for is read, and nothing else is held."""
@@ -110,7 +134,7 @@ def read_or_make(
     parent = cache_folder("features")
     folder = parent / name
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with (folder / ".lock").open("a") as stream:
             lock(stream.fileno(), wait=True)
             files = FeatureFiles(folder, count)
@@ -119,8 +143,12 @@ def read_or_make(
                     return None
                 first = files.done // batch * batch  # batches as if it had never been stopped
                 files.go_on_from(first)
-                for part in make(first):
-                    files.append(part)
+                try:
+                    for part in make(first):
+                        files.append(part)
+                finally:
+                    if files.shape is not None:
+                        files.sync()
             return files.features()
     except OSError as error:
         log.warning("%s: features cannot be kept there (%s); encoders run in every epoch", folder, error)
