@@ -142,7 +142,7 @@ def test_a_full_disk_is_said_and_what_was_written_is_removed(
     append = FeatureFiles.append
 
     def full(self: FeatureFiles, part: Encoded) -> None:
-        if self.done:
+        if self.written():
             raise OSError(28, "No space left on device")
         append(self, part)
 
