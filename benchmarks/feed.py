@@ -88,7 +88,7 @@ def training_step(size: int, captions: list[str]) -> Callable[[Tensor, list[str]
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
             images, words = model.forward_images(pixels), model.forward_texts(ids, mask)
         scores = words.pooled.float() @ images.pooled.float().T / 0.05
-        cross_entropy(scores, torch.arange(len(texts), device=DEVICE)).backward()
+        cross_entropy(scores, torch.arange(len(texts), device=DEVICE)).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
         if DEVICE.type == "cuda":
