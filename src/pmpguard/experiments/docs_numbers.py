@@ -27,7 +27,7 @@ from pmpguard.experiments.docs_audit import (
     percent,
 )
 from pmpguard.experiments.docs_benchmark import chance_table, natural_table, unmeasured_table
-from pmpguard.experiments.docs_search import codecs_table, default_head_table
+from pmpguard.experiments.docs_search import codecs_table, default_head_table, large_table, stores_table
 from pmpguard.experiments.paper_reference import find_paper_row
 from pmpguard.experiments.rows import Statistic, Summary, read_rows, summarise
 from pmpguard.files import read_json, write_atomic
@@ -305,6 +305,8 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "natural noise": natural_table,
     "mteb": mteb_table,
     "search codecs": codecs_table,
+    "search large": large_table,
+    "search stores": stores_table,
     "shard-reading": shard_table,
     "memory-scale": memory_table,
     "detection-cost": detection_cost_table,
