@@ -230,8 +230,9 @@ def read_features(folder: Path, model: Retriever, cache: Path | None, every: int
     trained = np.cumsum(splits[firsts] == "train") - 1  # number of each image among the training ones
     kept = (splits[firsts] != "train") | (trained % every == 0)
     table = table.filter(kept[table.image_codes])
-    names = [table.column("image")[row] for row in table.first_rows]
-    texts = [table.captions[row] for row in np.unique(table.caption_codes, return_index=True)[1]]
+    files, captions = table.column("image"), table.captions
+    names = [files[row] for row in table.first_rows]
+    texts = [captions[row] for row in np.unique(table.caption_codes, return_index=True)[1]]
 
     def read_images(some: list[str]) -> Tensor:
         pixels = square_pixels([table.root / name for name in some], model.config.input_size, 0)

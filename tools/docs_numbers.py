@@ -30,7 +30,7 @@ from tools.docs_audit import (
     percent,
 )
 from tools.docs_benchmark import by_seed, chance_table, natural_table, part_chance_table, unmeasured_table
-from tools.docs_search import codecs_table, default_head_table
+from tools.docs_search import codecs_table, default_head_table, large_table, stores_table
 from tools.docs_speed import convolution_table, scoring_table, step_table
 
 OURS = "PMPGuard, this package"
@@ -362,6 +362,8 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "natural noise": natural_table,
     "mteb": mteb_table,
     "search codecs": codecs_table,
+    "search large": large_table,
+    "search stores": stores_table,
     "shard-reading": shard_table,
     "memory-scale": memory_table,
     "detection-cost": detection_cost_table,

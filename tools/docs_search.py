@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from pmpguard.files import read_json
 from tools.docs_audit import markdown_table
@@ -11,6 +12,47 @@ STORES = {
     "exact": "exact", "postgres": "PostgreSQL", "faiss_ivf": "FAISS IVF", "faiss_hnsw": "FAISS HNSW",
     "usearch_f16": "usearch, half floats", "usearch_i8": "usearch, bytes",
 }  # fmt: skip
+
+
+NOT_RECORDED = "No run at this size is on record."
+NAMED = {"float16": "float16, exact", "coded": "{codec}, exact", "exact": "{codec}, exact"}
+NAMED |= {"ivf": "{codec}, IVF"}
+
+
+def large_table(results: Path) -> str:
+    """Bytes, memory and times of large indexes; warm ones beside each other, then each in a fresh process."""
+    path = results / "search_large.json"
+    if not path.is_file():
+        return NOT_RECORDED
+    found = read_json(path)
+
+    def line(items: int, what: str, one: dict[str, Any], warm: Any, cold: Any) -> list[str]:
+        megabytes = sum(found["disk_mb"]["large" if what == "exact" else what].values())
+        first = one.get("first_stage_ms")
+        return [
+            f"{items:,}, {NAMED[what].format(codec=found['codec'])}",
+            f"{megabytes / 1000:.2f} GB",
+            f"{one['memory_mb'] / 1000:.2f} GB",
+            _times(warm),
+            "–" if cold is None else _times(cold),
+            "–" if first is None else _times(first),
+            f"{one['recall_at_10']:.3f}" if "recall_at_10" in one else "–",
+        ]
+
+    rows, beside, large = [], found.get("beside"), found.get("large")
+    for what, one in beside["cold"].items() if beside else ():
+        rows.append(line(beside["items"], what, one, beside["warm_ms"][what], one["text_query_ms"]))
+    for what, cold in (("exact", None), ("ivf", large["ivf_cold"]["text_query_ms"])) if large else ():
+        rows.append(line(large["items"], what, large[what], large[what]["text_query_ms"], cold))
+    heads = (
+        "images, vectors, store", "on disk", "memory of its own", "text query, p50 and p95", "from disk",
+        "first stage", "its recall@10",
+    )  # fmt: skip
+    return markdown_table(heads, rows)
+
+
+def _times(row: dict[str, float]) -> str:
+    return f"{row['p50']:.0f}, {row['p95']:.0f} ms"
 
 
 def codecs_table(results: Path) -> str:
@@ -41,7 +83,10 @@ def codecs_table(results: Path) -> str:
 
 def stores_table(results: Path) -> str:
     """Recall and time of every store without and with filters; a dash where one cannot filter."""
-    found = read_json(results / "postgres_store.json")["filters"]
+    path = results / "postgres_store.json"
+    if not path.is_file():
+        return NOT_RECORDED
+    found = read_json(path)["filters"]
     named = [(key, name) for key, name in STORES.items() if key in found["none"]]
 
     def cell(row: dict[str, float] | None) -> str:

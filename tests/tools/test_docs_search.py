@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pmpguard.files import write_json
-from tools.docs_search import codecs_table, stores_table
+from tools.docs_search import NOT_RECORDED, codecs_table, large_table, stores_table
 
 
 def test_codecs_stand_from_the_largest_with_their_distance_from_float16(tmp_path: Path) -> None:
@@ -32,4 +32,39 @@ def test_a_store_that_was_not_asked_has_a_dash(tmp_path: Path) -> None:
     assert lines[2:] == [
         "| none | 1,000 | 1.000, 2.0 ms | 0.988, 2.0 ms |",
         "| 1 % | 10 | 1.000, 2.0 ms | – |",
+    ]
+
+
+def test_large_indexes_are_named_by_their_vectors_and_store(tmp_path: Path) -> None:
+    assert large_table(tmp_path) == stores_table(tmp_path) == NOT_RECORDED
+    times = [{"p50": float(first), "p95": float(first + 10)} for first in range(5)]
+    cold, warm, ivf_cold, exact, ivf = times
+    disk = {"segments": 2000.0, "versions": 40.0}
+    write_json(
+        tmp_path / "search_large.json",
+        {
+            "codec": "4bit",
+            "disk_mb": dict.fromkeys(("float16", "large", "ivf"), disk),
+            "beside": {
+                "items": 1000,
+                "warm_ms": {"float16": warm},
+                "cold": {"float16": {"text_query_ms": cold, "memory_mb": 700}},
+            },
+            "large": {
+                "items": 20_000,
+                "exact": {"text_query_ms": exact, "memory_mb": 1500, "first_stage_ms": warm},
+                "ivf": {
+                    "text_query_ms": ivf,
+                    "memory_mb": 1600,
+                    "first_stage_ms": warm,
+                    "recall_at_10": 0.99,
+                },
+                "ivf_cold": {"text_query_ms": ivf_cold},
+            },
+        },
+    )
+    assert large_table(tmp_path).splitlines()[2:] == [
+        "| 1,000, float16, exact | 2.04 GB | 0.70 GB | 1, 11 ms | 0, 10 ms | – | – |",
+        "| 20,000, 4bit, exact | 2.04 GB | 1.50 GB | 3, 13 ms | – | 1, 11 ms | – |",
+        "| 20,000, 4bit, IVF | 2.04 GB | 1.60 GB | 4, 14 ms | 2, 12 ms | 1, 11 ms | 0.990 |",
     ]
