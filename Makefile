@@ -64,4 +64,5 @@ clean:
 # The attack: kills, power cuts, full disks, damaged files, struck training, rude clients. About twenty minutes on an idle machine.
 .PHONY: torture
 torture: $(VENV)/.installed
-	cd benchmarks && OMP_NUM_THREADS=1 ../$(BIN)/python -m torture --kills 10 --cuts 10 --full 2 --two 2 --load-seconds 300
+	cd benchmarks && OMP_NUM_THREADS=1 ../$(BIN)/python -m torture --minutes 20 --seed $$(date +%j) \
+		--kills 3 --cuts 3 --full 1 --two 1 --cases 300 --load-seconds 120 --idle-seconds 20

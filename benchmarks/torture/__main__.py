@@ -1,7 +1,8 @@
-"""The whole attack: `python -m torture` in `benchmarks`, about twenty minutes; `make torture`.
+"""The whole attack: `python -m torture` in `benchmarks`, some hours; `make torture`: twenty minutes of it.
 
 Artefacts are made once, everything else happens to copies of them in children that may be killed. Numbers
-are counts of attempts, so that a run says how much it tried; the result names every one that did not hold.
+are counts of attempts, so that a run says how much it tried; the result names every one that did not hold,
+and every attack that was not made yet.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,8 +29,8 @@ from torture.artefacts import Artefacts, make_artefacts
 
 RESULT = Path(__file__).parents[1] / "results" / "torture.json"
 CUT = (
-    "clean to parquet", "clean to folder", "index build", "index add", "embed", "train", "audit", "corrupt",
-    "data convert to shards", "convert",
+    "clean to parquet", "clean to folder", "index build", "index add", "embed", "embed shards", "train",
+    "train on stored features", "audit", "audit again", "corrupt", "data convert to shards", "convert",
 )  # fmt: skip
 SHORT = ("corrupt", "index", "checkpoint", "decisions", "scenes as images", "foreign weights")
 JUMPED = ("clean to folder", "index add", "train", "embed")
@@ -90,7 +92,7 @@ def attacks(options: argparse.Namespace, made: Artefacts, work: Path) -> Iterato
     from torture.fuzz import attack_in_parts
     from torture.hard_places import fill_disk, jump_clock, two_at_once
     from torture.kills import kill_command
-    from torture.powercut import compiled, cut_power
+    from torture.powercut import cut_power
     from torture.readers import READERS
     from torture.server import kill_up
     from torture.training import KINDS_OF_RUNS, OTHER_DATA, strike_training, strikes
@@ -98,21 +100,16 @@ def attacks(options: argparse.Namespace, made: Artefacts, work: Path) -> Iterato
     seed = options.seed
     for reader in READERS:
         yield "fuzz", reader.name, partial(attack_in_parts, reader, made, work / "fuzz", options.cases, seed)
-    library = compiled(work)
     for one in COMMANDS:
         yield "kill", one.name, partial(kill_command, one, made, work / "kill", options.kills, seed)
         if one.name in CUT:
-            yield "cut", one.name, partial(cut_power, one, made, work / "cut", options.cuts, seed, library)
+            yield "cut", one.name, partial(cut_power, one, made, work / "cut", options.cuts, seed)
         yield "full", one.name, partial(fill_disk, one, made, work / "full", options.full, seed)
         yield "two", one.name, partial(two_at_once, one, made, work / "two", options.two, seed)
         if one.name in JUMPED:
             yield "clock", one.name, partial(jump_clock, one, made, work / "clock", 2, seed)
     yield "kill", "up", partial(kill_up, made, work / "up", options.kills, seed)
-    if "kill" in options.only and not options.short:
-        with database() as store:
-            if store is not None:
-                again = partial(kill_up, made, work / "up-store", options.kills, seed, store)
-                yield "kill", "up with PostgreSQL", again
+    yield "kill", "up with PostgreSQL", partial(kill_up_with_store, made, work, options.kills, seed)
     for name, kind, processes in KINDS_OF_RUNS:
         for how in (*strikes(), OTHER_DATA):
             struck = partial(
@@ -124,16 +121,48 @@ def attacks(options: argparse.Namespace, made: Artefacts, work: Path) -> Iterato
     yield "load", "mixed", partial(mixed_load, made, work / "load", options.load_seconds)
 
 
-def add_row(path: Path, about: dict[str, Any], kind: str, name: str, row: dict[str, Any]) -> None:
+def kill_up_with_store(made: Artefacts, work: Path, kills: int, seed: int) -> dict[str, Any]:
+    from torture.server import kill_up
+
+    with database() as store:
+        if store is None:
+            return {"kills": 0, "held": 0, "troubles": [], "left_out": "no PostgreSQL is installed here"}
+        return kill_up(made, work / "up-store", kills, seed, store)
+
+
+def in_order(every: Sequence[Attack], options: argparse.Namespace, output: Path) -> list[Attack]:
+    """What was asked for. Where time is bounded, first what was never attacked, the rest by chance."""
+    wanted = [
+        (kind, name, attack)
+        for kind, name, attack in every
+        if kind in options.only and name in (SHORT if options.short else options.names or (name,))
+    ]
+    if options.minutes is not None:
+        made = json.loads(output.read_text()) if output.is_file() else {}
+        random.Random(options.seed).shuffle(wanted)
+        wanted.sort(key=lambda one: one[1] in made.get(one[0], {}))
+    return wanted
+
+
+def add_row(
+    path: Path,
+    about: dict[str, Any],
+    kind: str,
+    name: str,
+    row: dict[str, Any],
+    known: Sequence[tuple[str, str]],
+) -> None:
     """Write down an outcome, in place of the last one of its kind; several runs may do so at once.
 
-    Each says of which commit it is: an attack may be made again on a part alone.
+    Each says of which commit it is: an attack may be made again on a part alone. Those of the `known` that
+    nobody has made yet are listed.
     """
     with path.with_suffix(".lock").open("w") as stream:
         lock(stream.fileno(), wait=True)
         result = json.loads(path.read_text()) if path.is_file() else {}
         result |= about
         result.setdefault(kind, {})[name] = {**row, **about}
+        result["missing"] = [f"{kind}: {name}" for kind, name, _ in known if name not in result.get(kind, {})]
         rows = [row for key in KINDS for row in result.get(key, {}).values()]
         result["took_seconds"] = round(sum(row["took_seconds"] for row in rows))
         result["troubles"] = sum(len(row["troubles"]) for row in rows)
@@ -144,7 +173,7 @@ def add_row(path: Path, about: dict[str, Any], kind: str, name: str, row: dict[s
 KINDS = ("fuzz", "kill", "cut", "full", "two", "clock", "train", "idle", "load")
 
 
-def main() -> None:
+def options_of(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=30, help="of every command")
@@ -156,15 +185,21 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--idle-seconds", type=float, default=60.0)
     parser.add_argument("--load-seconds", type=float, default=1800.0)
+    parser.add_argument("--minutes", type=float, help="after so many no other attack begins")
     parser.add_argument("--only", nargs="*", choices=KINDS, default=KINDS)
     parser.add_argument("--names", nargs="*", help="commands, readers or runs to attack; by default all")
     parser.add_argument("--made", type=Path, help="artefacts of an earlier run, or where to keep this one's")
     parser.add_argument("--output", type=Path, default=RESULT)
     parser.add_argument("--short", action="store_true", help="a minute of it: few attempts on few commands")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.short:
         options.kills, options.cuts, options.full, options.two, options.cases = 2, 2, 1, 1, 20
         options.only = ("fuzz", "kill", "cut", "full", "two")
+    return options
+
+
+def main() -> None:
+    options = options_of()
     load = os.getloadavg()[0]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers end, small disks are unmounted
     import_everything()
@@ -179,15 +214,15 @@ def main() -> None:
             "commit": commit(), "seed": options.seed, "hardware": hardware(),
             "load_average_before": round(load, 1),
         }  # fmt: skip
-        held = True
-        for kind, name, attack in attacks(options, Artefacts(made), work):
-            wanted = SHORT if options.short else options.names or (name,)
-            if kind not in options.only or name not in wanted:
-                continue
+        held, every = True, list(attacks(options, Artefacts(made), work))
+        until = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+        for kind, name, attack in in_order(every, options, output):
+            if until is not None and time.monotonic() >= until:
+                break
             row = measured(attack)
             print(f"{kind} {name}: {json.dumps(row)}", flush=True)
             held &= not row["troubles"]
-            add_row(output, about, kind, name, row)
+            add_row(output, about, kind, name, row, every)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     sys.exit(0 if held else 1)

@@ -96,6 +96,16 @@ class Artefacts:
         return self.folder / "tiles"
 
     @property
+    def shards(self) -> Path:
+        """The world in tar files."""
+        return self.folder / "shards"
+
+    @property
+    def frozen_recipe(self) -> Path:
+        """Of a run whose encoders are frozen and whose features go to disk."""
+        return self.folder / "frozen.yaml"
+
+    @property
     def rows(self) -> Path:
         return self.folder / "rows.jsonl"
 
@@ -124,8 +134,10 @@ def make_artefacts(folder: Path) -> Artefacts:
     command("embed", made.images, "--model", made.model, "--out", made.first, *QUIET)
     command("embed", made.world, "--model", made.model, "--out", made.both, *QUIET)
     command("index", "build", made.index, "--embeddings", made.both)
+    command("data", "convert", made.world, made.shards, "--to", "webdataset")
     command("corrupt", made.world, made.noise, 0.3)
     made.recipe.write_text(yaml.safe_dump(TRAINING))
+    made.frozen_recipe.write_text(yaml.safe_dump(recipe_of_frozen(made.world)))
     command("train", made.run, "--config", made.recipe)
     command("audit", made.world, "--out", made.audit, "--model", made.model)
     made.table.write_text(yaml.safe_dump(recipe_of_table()))
@@ -147,6 +159,16 @@ def recipe_of_table() -> dict[str, object]:
         "title": "Two lines", "scenes": TRAINING["scenes"], "rates": [0.2], "seeds": [0],
         "methods": [{"name": "infonce"}, {"name": "ccl"}], "train": train,
     }  # fmt: skip
+
+
+def recipe_of_frozen(world: Path) -> dict[str, object]:
+    train = {**TRAINING["train"], "cache_images": "never"}  # type: ignore[dict-item]
+    frozen = {"vision_options": {"frozen": True}, "text_options": {"frozen": True}}
+    plain = {"flip": False, "rotate": False, "crop_min": 1.0}
+    return {
+        "scenes": TRAINING["scenes"],
+        "train": {**train, "model": {**train["model"], **frozen}, "augmentation": plain},  # type: ignore[dict-item]
+    }
 
 
 def make_clip(made: Artefacts) -> None:

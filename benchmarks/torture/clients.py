@@ -22,6 +22,7 @@ from torture.server import own_megabytes, serving
 ADDRESSES = 50  # of clients: 127.0.1.1 and on
 SAMPLE_SECONDS = 2.0
 CHANGE_SECONDS = 8.0  # between two changes of the index
+MOST_GROWTH_MB = 20.0  # of the server's memory, by its slope, in the last 60 % of the load
 
 
 async def ask(host: str, port: int, request: bytes, source: str, seconds: float = 20.0) -> tuple[int, bytes]:
@@ -176,11 +177,12 @@ async def mixed(
     await asyncio.gather(changer(), watch(), *(client(number) for number in range(6)))
     late = np.array([one for one in samples if one[0] > 0.4 * seconds])  # (S, 2): seconds, megabytes
     slope = float(np.polyfit(late[:, 0], late[:, 1], 1)[0]) * 60
+    bound = MOST_GROWTH_MB / (0.6 * seconds / 60)
     return {
         "seconds": seconds, "answers": dict(answers), "index_changes": dict(changes),
         "memory_mb": {"first": round(samples[0][1], 1), "last": round(samples[-1][1], 1),
                       "most": round(max(value for _, value in samples), 1)},
-        "slope_mb_per_minute_after_40_percent": round(slope, 3),
+        "slope_mb_per_minute_after_40_percent": round(slope, 3), "slope_allowed": round(bound, 3),
     }  # fmt: skip
 
 
@@ -201,4 +203,6 @@ def mixed_load(made: Artefacts, work: Path, seconds: float) -> dict[str, Any]:
     allowed = {"200", "404 of a removed image"}
     troubles = [f"{name}: {count}" for name, count in row["answers"].items() if name not in allowed]
     troubles += ["an index change failed"] if row["index_changes"].get("failed") else []
+    slope, bound = row["slope_mb_per_minute_after_40_percent"], row["slope_allowed"]
+    troubles += [f"memory grows by {slope} MB a minute, over {bound}"] if slope > bound else []
     return {**row, "held": not troubles, "troubles": troubles}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +115,30 @@ def cleans(name: str, target: str) -> Command:
     return Command(f"clean to {name}", run, all_files)
 
 
+def with_cache(work: Callable[[Artefacts, Path], list[object]], place: Path, made: Artefacts) -> None:
+    """A command whose cache folder lies in its place, where it is attacked as well."""
+    os.environ["PMPGUARD_CACHE"] = str(place / "cache")
+    command(*work(made, place))
+
+
+def embed_shards(made: Artefacts, place: Path) -> list[object]:
+    return [
+        "embed",
+        made.shards,
+        "--model",
+        made.model,
+        "--out",
+        place / "out",
+        "--partition_size",
+        5,
+        *QUIET,
+    ]
+
+
+def train_on_stored_features(made: Artefacts, place: Path) -> list[object]:
+    return ["train", place / "run", "--config", made.frozen_recipe]
+
+
 def simple(name: str, words: Callable[[Artefacts, Path], list[object]]) -> Command:
     return Command(name, lambda made, place: command(*words(made, place)), all_files)
 
@@ -149,6 +175,7 @@ COMMANDS: tuple[Command, ...] = (
         ),
         all_files,
     ),
+    Command("embed shards", lambda made, place: with_cache(embed_shards, place, made), all_files),
     Command("index build", build_first, searched, whole=searched_if_there),
     Command(
         "index add",
@@ -177,6 +204,12 @@ COMMANDS: tuple[Command, ...] = (
         whole=lambda place: None,
     ),
     Command(
+        "train on stored features",
+        lambda made, place: with_cache(train_on_stored_features, place, made),
+        lambda place: [trained(place / "run"), files_of(place / "cache")],
+        whole=lambda place: None,
+    ),
+    Command(
         "table",
         lambda made, place: command(
             "table", made.table, "--work", place / "runs", "--out", place / "t",
@@ -190,6 +223,15 @@ COMMANDS: tuple[Command, ...] = (
         lambda made, place: command("audit", made.world, "--out", place, "--model", made.model),
         judged,
         whole=lambda place: judged(place) if (place / "summary.json").exists() else None,
+    ),
+    Command(
+        "audit again",
+        lambda made, place: command(
+            "audit", made.world, "--out", place, "--model", made.model, "--proposals", 1
+        ),
+        judged,
+        lambda made, place: shutil.copytree(made.audit, place, dirs_exist_ok=True) and None,
+        lambda place: judged(place) if (place / "summary.json").exists() else None,
     ),
     cleans("parquet", "cleaned.parquet"),
     cleans("folder", "cleaned"),

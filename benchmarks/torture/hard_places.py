@@ -21,6 +21,8 @@ from torture.commands import Command
 from torture.rounds import Undisturbed, last_line, prepared, trouble_after, trouble_at, undisturbed
 
 CLOCK = Path(__file__).with_name("clock.c")
+SMALLEST_DISK = 1 << 20  # bytes a command writes; for less, its files may not become larger than this or that
+SAID = 2048  # bytes that what a command says may take, which goes to a file, too
 CLEAR = ("could not be written", "No space left", "File too large", "free some disk space")
 REFUSED = ("is being written by", "exists already", "nothing was removed")
 
@@ -31,10 +33,11 @@ def bytes_of(place: Path) -> int:
 
 @contextlib.contextmanager
 def small_disk(place: Path, room: int) -> Iterator[bool]:
-    """A file system of so many bytes mounted at `place`, where that is allowed; whether it is."""
+    """A file system of so many bytes mounted at `place`, where that is wanted and allowed; whether it is."""
     place.mkdir(parents=True, exist_ok=True)
     options = ["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(place)]
-    mounted = os.geteuid() == 0 and subprocess.run(options, check=False, capture_output=True).returncode == 0
+    may = room > 0 and os.geteuid() == 0
+    mounted = may and subprocess.run(options, check=False, capture_output=True).returncode == 0
     try:
         yield mounted
     finally:
@@ -55,16 +58,17 @@ def fill_disk(command: Command, made: Artefacts, work: Path, times: int, seed: i
     start, scratch, place = work / "start", work / "scratch", work / "place"
     prepared(command, made, start, scratch)
     chance, room = random.Random(f"{seed} {command.name}"), bytes_of(work / "undisturbed") - bytes_of(start)
+    longest = max(path.stat().st_size for path in (work / "undisturbed").rglob("*") if path.is_file())
     hit, troubles, mounts = 0, [], 0
     for _ in range(5 * times):
         if hit == times:
             break
         shutil.rmtree(place, ignore_errors=True)
         size = max(bytes_of(start) + 65536 + int(room * chance.random() * 1.2), 65536)
-        with small_disk(place, size) as mounted:
+        with small_disk(place, size if room >= SMALLEST_DISK else 0) as mounted:
             shutil.copytree(start, place, dirs_exist_ok=True)
             run = partial(command.run, made, place)
-            largest = int(chance.random() * max(room, 8192))
+            largest = SAID + int(chance.random() * max(0, longest - SAID))
             outcome = apart(run if mounted else partial(limited, run, largest), scratch)
             mounts += mounted
             if not outcome.code:
@@ -77,6 +81,8 @@ def fill_disk(command: Command, made: Artefacts, work: Path, times: int, seed: i
         trouble = trouble or trouble_after(command, made, known, kept, scratch)
         if trouble:
             troubles.append(trouble)
+    if not hit:
+        troubles.append("the disk was never full")
     return {"full": hit, "held": hit - len(troubles), "mounted": bool(mounts), "troubles": troubles[:5]}
 
 

@@ -22,10 +22,6 @@ from torture.commands import Command
 from torture.rounds import prepared, trouble_after, trouble_at, undisturbed
 
 SOURCE = Path(__file__).with_name("powercut.c")
-RECORDED = (
-    "clean to parquet", "clean to folder", "index build", "index add", "embed", "train", "audit", "corrupt",
-    "data convert to shards", "convert",
-)  # fmt: skip
 
 
 @dataclass
@@ -191,16 +187,14 @@ def record(command: Command, made: Artefacts, place: Path, log: Path, library: P
     assert done.returncode == 0, f"{command.name}: {done.stdout[-500:]}{done.stderr[-1500:]}"
 
 
-def cut_power(
-    command: Command, made: Artefacts, work: Path, cuts: int, seed: int, library: Path
-) -> dict[str, Any]:
+def cut_power(command: Command, made: Artefacts, work: Path, cuts: int, seed: int) -> dict[str, Any]:
     """So many power cuts at random moments of one recorded run."""
     shutil.rmtree(work, ignore_errors=True)
     known = undisturbed(command, made, work)
     before, scratch, place = work / "before", work / "scratch", work / "place"
     prepared(command, made, place, scratch)
     shutil.copytree(place, before)
-    record(command, made, place, work / "log", library)
+    record(command, made, place, work / "log", compiled(work))
     chance = random.Random(f"{seed} {command.name}")
     operations = len(Disk(before, place.resolve(), work / "log").operations)
     troubles = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -35,6 +36,44 @@ def test_damage_depends_on_its_seed_and_changes_something(torture):
     made = [damage(data, random.Random(number)) for number in range(200)]
     assert made == [damage(data, random.Random(number)) for number in range(200)]
     assert sum(one != data for one in made) > 150 and len(set(made)) > 100
+
+
+def test_what_was_never_attacked_comes_first_and_is_listed(torture, tmp_path):
+    main, output = torture("__main__"), tmp_path / "torture.json"
+    row = {"took_seconds": 1.0, "troubles": []}
+    every = [("kill", name, lambda: row) for name in "abcdefgh"] + [("fuzz", "a", lambda: row)]
+    for name in "bd":
+        main.add_row(output, {"commit": "x"}, "kill", name, row, every)
+    missing = [f"kill: {name}" for name in "acefgh"] + ["fuzz: a"]
+    assert json.loads(output.read_text())["missing"] == missing
+    options = argparse.Namespace(only=("kill",), short=False, names=None, minutes=1.0, seed=0)
+    order = [name for _, name, _ in main.in_order(every, options, output)]
+    assert sorted(order) == list("abcdefgh") and set(order[-2:]) == {"b", "d"} and order[:6] != list("acefgh")
+    options.minutes = None
+    assert [name for _, name, _ in main.in_order(every, options, output)] == list("abcdefgh")
+
+
+def test_every_attack_has_a_row_and_cuts_are_of_commands_there_are(torture, tmp_path):
+    main, commands = torture("__main__"), torture("commands")
+    options = main.options_of(["--clients", "5"])
+    rows = {(kind, name) for kind, name, _ in main.attacks(options, None, tmp_path)}
+    names = {one.name for one in commands.COMMANDS}
+    assert {name for kind, name in rows if kind == "cut"} == set(main.CUT) <= names
+    assert {name for kind, name in rows if kind == "full"} == names == {n for k, n in rows if k == "two"}
+    assert sum(kind == "train" for kind, _ in rows) == 24 and ("idle", "5 clients") in rows
+    assert {kind for kind, _ in rows} == set(main.KINDS)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are forked")
+def test_a_disk_that_was_never_full_is_a_trouble(torture, tmp_path):
+    commands, places = torture("commands"), torture("hard_places")
+
+    def write(made, place):
+        (place / "file").write_bytes(b"x" * 100)  # too short for any limit
+
+    one = commands.Command("tiny", write, commands.all_files)
+    row = places.fill_disk(one, None, tmp_path / "work", 1, 0)
+    assert row["full"] == 0 and row["troubles"] == ["the disk was never full"]
 
 
 NAIVE = """
