@@ -24,6 +24,7 @@ from pmpguard.search.index.changes import Change, add_to_index, build_index, rem
 from pmpguard.search.query import Filters, Query, SearchHit
 from pmpguard.search.searcher import Searcher
 from pmpguard.search.stores import IndexedItems, load_index, postgres_table
+from pmpguard.search.stores import postgres as postgres_store
 from pmpguard.search.stores.exact import ExactIndex
 from pmpguard.search.stores.postgres import PostgresIndex
 
@@ -347,6 +348,7 @@ def test_a_filter_that_few_pass_is_walked_on_with_until_enough_are_found(postgre
     stored, exact = PostgresIndex(16), ExactIndex(16)
     for one in (stored, exact):
         one.add(metadata["id"].to_pylist(), vectors, metadata)
+    monkeypatch.setattr(postgres_store, "MAX_COMPARED_ROWS", 0)
     for setting in ("seqscan", "bitmapscan", "sort"):
         postgres.run(f"ALTER DATABASE {DATABASE} SET enable_{setting} = off")
     try:
@@ -365,6 +367,29 @@ def test_a_filter_that_few_pass_is_walked_on_with_until_enough_are_found(postgre
         ).any()
     finally:
         postgres.run(f"ALTER DATABASE {DATABASE} RESET ALL")
+
+
+@pytest.mark.parametrize(("most", "walks"), [(100, "on"), (1500, "off")])
+def test_so_few_rows_that_pass_are_all_compared(monkeypatch, most, walks):
+    """Those of a few kinds lie together, where a walk from the query may never come."""
+    generator, asked = np.random.default_rng(0), []
+    vectors = generator.standard_normal((3000, 16)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    metadata = pa.table({"id": [str(row) for row in range(3000)], "label": ["even", "odd"] * 1500})
+    filters = Filters(columns={"label": ("odd",)})
+    stored, exact = PostgresIndex(16), ExactIndex(16)
+    for one in (stored, exact):
+        one.add(metadata["id"].to_pylist(), vectors, metadata)
+    settled = PostgresIndex._set
+    monkeypatch.setattr(postgres_store, "MAX_COMPARED_ROWS", 1.1 * most)  # an estimate
+    watched = staticmethod(lambda cursor, how: (asked.append(how), settled(cursor, how)))
+    monkeypatch.setattr(PostgresIndex, "_set", watched)
+    found = stored.search(vectors[:8], 10, filters=filters).rows
+    assert [how["enable_indexscan"] for how in asked] == [walks]
+    wanted = exact.search(vectors[:8], 10, FilterColumns(metadata).mask(filters)).rows
+    assert (np.sort(found) == np.sort(wanted)).mean() >= 0.97
+    stored.search(vectors[:1], 10)
+    assert asked[-1]["enable_indexscan"] == "on"  # without filters
 
 
 def test_a_collection_that_holds_fewer_rows_than_the_index_is_refused(tmp_path):

@@ -40,6 +40,8 @@ from pmpguard.search.stores.postgres_table import Table
 
 MAX_DIM = 4000  # of what pgvector puts into a graph of half floats
 SEARCH_EFFORT, FILTERED_EFFORT, MAX_SEARCH_EFFORT = 128, 400, 1000  # of HNSW: ef_search
+# So few rows that pass the filters are all compared: those of a few kinds lie together, off a walk's way.
+MAX_COMPARED_ROWS = 20_000
 # Of one search. The graph is walked on until enough rows pass the filters, in the order of their distance.
 SETTINGS = {
     "hnsw.iterative_scan": "strict_order",
@@ -288,17 +290,27 @@ class PostgresIndex:
         )
         found = []
         with connection.transaction(), connection.cursor(binary=True) as cursor:
-            self._set(cursor, SETTINGS | {"hnsw.ef_search": str(effort)})
+            walks = not is_filtered or self._expected_rows(cursor, conditions) > MAX_COMPARED_ROWS
+            how = {"hnsw.ef_search": str(effort), "enable_indexscan": "on" if walks else "off"}
+            self._set(cursor, SETTINGS | how)
             for vector in queries:
                 values = [half(vector), *conditions.values, half(vector), k]
                 rows = cursor.execute(query, values).fetchall()
-                if len(rows) < min(k, len(self.known)):  # too few pass, or the walk gave up: look at all
+                if walks and len(rows) < min(
+                    k, len(self.known)
+                ):  # too few pass, or the walk gave up: look at all
                     self._set(cursor, {"enable_indexscan": "off"})
                     rows = cursor.execute(query, values).fetchall()
                     self._set(cursor, {"enable_indexscan": "on"})
                 numbers, scores = zip(*rows, strict=True) if rows else ((), ())
                 found.append((np.array(numbers, np.int64), np.array(scores, np.float32)))
         return found
+
+    def _expected_rows(self, cursor: Any, conditions: Conditions) -> float:
+        """How many rows pass, as the planner expects."""
+        query = "EXPLAIN (FORMAT JSON) SELECT 1 FROM {table} WHERE {where}"
+        (plans,) = cursor.execute(self.table.sql(query, where=conditions.where), conditions.values).fetchone()
+        return float(plans[0]["Plan"]["Plan Rows"])
 
     @staticmethod
     def _set(cursor: Any, settings: Mapping[str, str]) -> None:
