@@ -265,7 +265,7 @@ def test_commands_take_addresses(
     model, out = str(save_model(tmp_path / "model", ["a pond"])), f"s3://{BUCKET}/embedded"
     for embedded in (4, 0):  # the second goes on with what is there
         assert main(["embed", address, "--out", out, "--model", model, "--threads", "0"]) == 0
-        assert f"/{BUCKET}/embedded: 4 images and 4 captions, {embedded} images" in capsys.readouterr().out
+        assert f"{out}: 4 images and 4 captions, {embedded} images" in capsys.readouterr().out
     assert "manifest.json" in names_at(server, "embedded")
     assert main(["index", "build", "index", "--embeddings", out]) == 0
     assert not (tmp_path / "s3:").exists()

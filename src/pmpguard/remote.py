@@ -66,6 +66,15 @@ def url_of(path: Path | str) -> str:
     return f"{scheme}://{rest.lstrip('/')}"
 
 
+def shown(path: Path) -> str:
+    """A path or an address as users write it.
+
+    >>> shown(Path("s3:/a/b")), shown(Path("a/b"))
+    ('s3://a/b', 'a/b')
+    """
+    return url_of(path) if is_remote(path) else str(path)
+
+
 def as_path(given: str | Path) -> Path:
     """A path or an address as a `Path`; `file://` addresses are plain paths.
 

@@ -23,6 +23,7 @@ from pmpguard.data.pairs import PairTable
 from pmpguard.data.shards import split_reference
 from pmpguard.errors import ConfigError
 from pmpguard.files import file_name_of, new_directory, write_json
+from pmpguard.remote import full_path
 from pmpguard.safe_text import spreadsheet_text
 
 Tool = Literal["fiftyone", "label-studio", "csv"]
@@ -45,7 +46,7 @@ def export_issues(
     with new_directory(out) as folder:
         if tool == "csv":
             (folder / "issues.csv").write_text(issues_csv(ordered), encoding="utf-8")
-            return table.root.resolve()
+            return full_path(table.root)
         root, places = _image_files(table, ordered, folder, out)
         if tool == "fiftyone":
             _write_fiftyone(folder, table.name, ordered, root, places)
@@ -69,7 +70,7 @@ def _image_files(
     """The folder that images are named from, and their names there; stored ones are written out."""
     images = list(dict.fromkeys(row.image for row in rows))
     if all(split_reference(image)[1] is None for image in images):
-        return table.root.resolve(), {image: image for image in images}
+        return full_path(table.root), {image: image for image in images}
     return out.resolve(), {image: place_image(table, image, folder) for image in images}
 
 

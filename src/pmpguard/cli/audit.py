@@ -19,7 +19,7 @@ from pmpguard.data.formats.embeddings import read_clip_embeddings
 from pmpguard.device import pick_device
 from pmpguard.engine.parts import Engine, EngineName
 from pmpguard.files import require_writable
-from pmpguard.remote import full_path, is_remote
+from pmpguard.remote import full_path, is_remote, shown
 from pmpguard.remote_outputs import output_folder
 from pmpguard.safe_text import tell
 from pmpguard.training.interrupt import Interrupted
@@ -42,8 +42,8 @@ class AuditReport:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "out": str(self.out),
-            "page": str(self.outcome.page),
+            "out": shown(self.out),
+            "page": shown(self.outcome.page),
             "unjudged": self.outcome.unjudged,
             "summary": to_dict(self.outcome.summary),
         }
@@ -70,8 +70,10 @@ class AuditReport:
             best = row.proposals[0] if row.proposals else None
             if best is not None and best.p_match >= SURE_ENOUGH:
                 lines.append(f"         better ({best.p_match:.2f}): {best.caption!r}")
-        lines.append(f"review it in a browser: {self.outcome.page}")
-        lines.append(f"then: pmpguard clean {self.out} --decisions decisions.json --out cleaned.parquet")
+        lines.append(f"review it in a browser: {shown(self.outcome.page)}")
+        lines.append(
+            f"then: pmpguard clean {shown(self.out)} --decisions decisions.json --out cleaned.parquet"
+        )
         return "\n".join(lines)
 
 

@@ -24,7 +24,7 @@ from pmpguard.files import MANIFEST, read_json, remove_leftovers, write_atomic, 
 from pmpguard.models.encoded import Encoded
 from pmpguard.models.hub import local_folder
 from pmpguard.models.retriever import Retriever
-from pmpguard.remote import full_path
+from pmpguard.remote import full_path, shown
 from pmpguard.safe_text import one_line
 from pmpguard.search.index.embedding_files import (
     PROBLEMS,
@@ -62,12 +62,12 @@ class EmbeddingReport:
 
     def as_text(self) -> str:
         lines = [
-            f"{self.folder}: {self.images:,} images and {self.captions:,} captions, "
+            f"{shown(self.folder)}: {self.images:,} images and {self.captions:,} captions, "
             f"{self.embedded:,} images embedded now"
         ]
         if self.problems:
             count = len(self.problems)
-            lines.append(f"{count:,} could not be read, see {self.folder / PROBLEMS}:")
+            lines.append(f"{count:,} could not be read, see {shown(self.folder / PROBLEMS)}:")
         return "\n".join([*lines, *problem_lines(self.problems)])
 
 
