@@ -12,9 +12,11 @@ from helpers.planted_pairs import planted, write_clip_folder
 from sklearn.metrics import roc_auc_score
 
 from pmpguard.audit import audit as whole_audit
-from pmpguard.audit.audit import AuditConfig, audit_dataset, language_warnings
+from pmpguard.audit import notes
+from pmpguard.audit.audit import AuditConfig, audit_dataset
 from pmpguard.audit.crossfit import CrossfitConfig, has_weights
 from pmpguard.audit.issues import read_issues, read_summary
+from pmpguard.audit.notes import language_warnings
 from pmpguard.data.formats.embeddings import read_clip_embeddings
 from pmpguard.data.pairs import PairTable
 from pmpguard.engine.parts import ALONE, Engine
@@ -276,7 +278,7 @@ def test_captions_in_another_script(tmp_path, scenes, model):
 
 
 def test_letters_the_text_encoder_may_not_read(scenes, monkeypatch):
-    monkeypatch.setattr(whole_audit, "unknown_words", lambda *_: 0.0)
+    monkeypatch.setattr(notes, "unknown_words", lambda *_: 0.0)
     russian = scenes.with_column("caption", [f"река {row}" for row in range(len(scenes))])
 
     def told(text, table):

@@ -23,11 +23,16 @@ from pmpguard.audit.issue_types.find import find_issues, issue_counts, rows_with
 from pmpguard.audit.issues import ISSUES, PAIRS, SUMMARY, write_issues, write_summary
 from pmpguard.audit.judging import (
     JudgedPart,
-    distinct_captions,
     judge_parts,
     judged_by_model,
     judged_part,
-    unknown_words,
+)
+from pmpguard.audit.notes import (
+    ONE_CAPTION,
+    few_images_warnings,
+    language_warnings,
+    left_out_warnings,
+    unjudged_warnings,
 )
 from pmpguard.audit.quick import judged_quickly
 from pmpguard.audit.report import REPORT_PAIRS, write_report
@@ -51,8 +56,6 @@ from pmpguard.models.retriever import Retriever
 from pmpguard.training.outside_judge import Judge, judge_vectors, read_judge
 
 log = logging.getLogger("pmpguard")
-MANY_UNKNOWN = 0.1
-FEW_IMAGES, FEW_FROM_SCRATCH = 100, 1000  # to train judges on: on frozen pretrained encoders, and anew
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ def judge_pairs(
         usable &= matched >= 0
     judged = chosen.filter(usable)
     require_contrast(judged, chosen)
-    warnings = list(_unjudged_warnings(unjudged))
+    warnings = list(unjudged_warnings(unjudged))
     before: NoiseDetector | None = None
     if stored is not None:
         if not engine.alone:
@@ -201,8 +204,9 @@ def judge_pairs(
     issues = find_issues(judged, np.flatnonzero(usable), parts, verdicts, before, sets)
     unread = unread_pairs(chosen, () if looked is None else looked.unreadable, len(rows))
     rows = rows_with_issues(judged, issues, rows, unread)
+    warnings += left_out_warnings(parts)
     if len(judged.first_rows) == len(judged):
-        warnings.append("every image has one caption: agreement among captions could not be counted")
+        warnings.append(ONE_CAPTION)
     summary = AuditSummary(
         pairs=len(judged),
         images=len(judged.first_rows),
@@ -346,34 +350,6 @@ def outside_evidence(judge: Judge | None, table: PairTable, device: torch.device
     return {JUDGE: opened.measure()}
 
 
-def few_images_warnings(images: int, from_scratch: bool) -> list[str]:
-    """Whether judges trained on the dataset had enough to learn from."""
-    if images >= (FEW_FROM_SCRATCH if from_scratch else FEW_IMAGES):
-        return []
-    how = " from scratch" if from_scratch else ""
-    return [
-        f"the judges were trained{how} on this dataset's {images:,} images, which are few: expect right "
-        "pairs among those judged wrong and too high a rate; a model trained on more (--model) judges better"
-    ]
-
-
-def language_warnings(retriever: Retriever, table: PairTable) -> list[str]:
-    """Whether the judge can read the captions at all."""
-    texts = distinct_captions(table)
-    unknown = unknown_words(retriever, texts)
-    letters = [letter for text in texts[:2000] for letter in text if letter.isalpha()]
-    foreign = sum(not letter.isascii() for letter in letters) / max(len(letters), 1)
-    notes = []
-    if unknown > MANY_UNKNOWN:
-        notes.append(f"{unknown:.0%} of the words are unknown to the judge's text encoder: trust it less")
-    if foreign > 0.5 and retriever.config.text != "tiny":
-        notes.append(
-            f"most letters of the captions are not Latin, and {retriever.config.text} may not read them: "
-            "use a multilingual model (--model), or --crossfit.encoders tiny, which learns the words anew"
-        )
-    return notes
-
-
 def thumbnail_loader(table: PairTable) -> LoadThumbnail:
     """Images by the name in the `image` column, None where one cannot be read."""
     names = table.arrow["image"]
@@ -387,7 +363,3 @@ def thumbnail_loader(table: PairTable) -> LoadThumbnail:
             return None
 
     return load
-
-
-def _unjudged_warnings(unjudged: dict[str, int]) -> list[str]:
-    return [f"{count:,} pairs {why} were not judged" for why, count in unjudged.items() if count]

@@ -62,6 +62,7 @@ class JudgedPart:
     image_words: ImageWords | None = None
     grid: tuple[int, int] = (0, 0)
     meaning: Tensor | None = None  # (C,) how far from the mean image that of each caption is expected
+    left_out: tuple[str, ...] = ()  # evidence that was not used, and why
 
 
 def judged_part(table: PairTable, detector: NoiseDetector) -> JudgedPart:
@@ -82,7 +83,7 @@ def judged_part(table: PairTable, detector: NoiseDetector) -> JudgedPart:
     return JudgedPart(
         np.arange(len(table)), expected, images, text_of, image_of, distinct_captions(table),
         np.arange(len(texts)), np.arange(len(images)), detector.collected, detector.null,
-        detector.similar_texts, meaning=meaning,
+        detector.similar_texts, meaning=meaning, left_out=tuple(detector.left_out),
     )  # fmt: skip
 
 
@@ -116,7 +117,7 @@ def judged_by_model(
         detector = NoiseDetector(bootstrap=0, seed=seed).fit(
             captions.pooled, images.pooled, text_of, image_of, more=more, image_labels=labels
         )
-        evidence, null = detector.collected, detector.null
+        evidence, null, left_out = detector.collected, detector.null, detector.left_out
         similar = detector.similar_texts if (numbers[0] == np.arange(len(texts))).all() else None
     else:
         more["similarity"] = similarity_measure(captions.pooled, images.pooled)
@@ -124,7 +125,7 @@ def judged_by_model(
         evidence = measured_evidence(
             {**more, **_of_part(before.collected.measures, numbers, rows)}, text_of, image_of, null
         )
-        similar = before.similar_texts
+        similar, left_out = before.similar_texts, before.left_out
     spans = [word_spans(retriever.tokenizer, text, retriever.config.max_tokens) for text in texts]
     words = WordList.of(part.captions, [spans[code] for code in part.caption_codes])
     vectors = spelling_vectors(retriever, words.spellings)
@@ -132,6 +133,7 @@ def judged_by_model(
         rows, full(captions.pooled), full(images.pooled), text_of, image_of, texts, *numbers, evidence, null,
         similar, spans, words, ImageWords.of(vectors, images.fragments.half(), seed),
         (retriever.image_encoder.grid, retriever.image_encoder.grid),
+        left_out=tuple(told for told in left_out if told.split(":")[0] not in evidence.evidence),
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from pmpguard.audit.word_evidence import ImageWords, WordList, WordSpan, spellin
 from pmpguard.audit.word_verdicts import JudgedWords, judge_words
 from pmpguard.data.images.sources import ImageSource
 from pmpguard.data.pairs import PairTable
+from pmpguard.detection.judge import FLAGGED_BELOW
 from pmpguard.errors import ConfigError
 from pmpguard.experiments.run import ExperimentResult, PreparedDataset
 from pmpguard.models.encoded import Encoded
@@ -88,7 +89,7 @@ def audit_training(
                 split=columns["split"][row],
                 label=columns["label"][row] or "",
                 p_match=p,
-                flag=p < 0.5,
+                flag=p < FLAGGED_BELOW,
                 rank=int(rank[row]),
                 words=verdicts if p < 0.5 or any(word.wrong for word in verdicts) else (),
                 grid=pairs.grid,

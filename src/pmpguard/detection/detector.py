@@ -111,13 +111,8 @@ class NoiseDetector:
     null: NullPairs = field(init=False)
 
     def __post_init__(self) -> None:
-        for name, least in (
-            ("rounds", 1),
-            ("neighbours", 1),
-            ("exact_up_to", 0),
-            ("bootstrap", 0),
-            ("seed", 0),
-        ):
+        least_of = {"rounds": 1, "neighbours": 1, "exact_up_to": 0, "bootstrap": 0, "seed": 0}
+        for name, least in least_of.items():
             check_whole(name, getattr(self, name), least)
         if self.folds is not None:
             check_whole("folds", self.folds, 2)

@@ -26,7 +26,7 @@ from pmpguard.detection.outside_judge import JUDGE, NOT_COUNTED, agrees
 from pmpguard.errors import DataError
 
 Rows = npt.NDArray[np.bool_]
-FLAGGED_BELOW = 0.5
+FLAGGED_BELOW = 0.3  # so that nearly nine in ten flags are right where images have one caption
 FEW_PAIRS = 100  # under so many the noise rate is hardly more than a guess
 MOSTLY_MISMATCHED = 0.7
 HARDLY_ANY_MATCH = 0.03  # under this share of matches, evidence that says nothing looks the same
@@ -81,7 +81,7 @@ class Verdicts:
         The rate alone does not say so: of few pairs that chance made look better than most it takes some for
         matches. So labelled pairs must have more evidence than null pairs by more than chance makes it.
         """
-        hardly = max(self.noise_rate, float(self.flag.mean())) > 1 - HARDLY_ANY_MATCH
+        hardly = max(self.noise_rate, float((self.p_match < 0.5).mean())) > 1 - HARDLY_ANY_MATCH
         told = np.ptp(self.combined) > 0 and separation(self.support, self.null_support) >= LEAST_SEPARATION
         return bool(told and not hardly)
 
@@ -203,9 +203,7 @@ def judge_pairs(
 
 
 def separation(support: Array, null_support: Array) -> float:
-    """How many standard errors the chance that a labelled pair (N,) has more than a null one (M,) is above 1/2.
-
-    The Mann-Whitney test.
+    """How surely labelled pairs (N,) have more than null ones (M,), in standard errors (Mann-Whitney).
 
     >>> round(separation(np.array([2.0, 3.0, 4.0]), np.array([0.0, 1.0, 3.0])), 2)
     1.31
@@ -256,8 +254,8 @@ def _doubts(found: Verdicts) -> list[str]:
         said.append("all evidence is equal: it says nothing, and no pair is held against")
     elif not found.informative:
         said.append(
-            "labelled pairs hardly differ from random ones: either most captions are wrong, or the embeddings "
-            "are too weak to tell; no verdict and no rate can be trusted"
+            "labelled pairs hardly differ from random ones: either most captions are wrong, or the "
+            "embeddings are too weak to tell; no verdict and no rate can be trusted"
         )
     elif found.noise_rate >= MOSTLY_MISMATCHED:
         said.append(

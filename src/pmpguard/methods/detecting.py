@@ -203,10 +203,11 @@ class DetectingMethod(Method):
             measures |= neighbour_measures(graphs, *pairs, p_match)
         evidence = {**self._remembered(), **self._measured(measures, view, null)}
         rate = self._buffer("estimated_rate")
-        estimates = held_out.any() or float(rate) < 0
+        known = self._known_weights() if float(rate) >= 0 else None
+        estimates = held_out.any() or known is None
         found = judge_pairs(
             evidence, *pairs, null, similar_texts=None if graphs is None else graphs.texts,
-            clean_probability=p_match, held_out=held_out, known=None if float(rate) < 0 else self._known_weights(),
+            clean_probability=p_match, held_out=held_out, known=known,
             noise_rate=None if estimates else float(rate), seed=view.seed,
         )  # fmt: skip
         if estimates:
