@@ -150,7 +150,7 @@ def add_row(
     kind: str,
     name: str,
     row: dict[str, Any],
-    known: Sequence[tuple[str, str]],
+    known: Sequence[tuple[str, str, object]],
 ) -> None:
     """Write down an outcome, in place of the last one of its kind; several runs may do so at once.
 

@@ -143,6 +143,10 @@ def simple(name: str, words: Callable[[Artefacts, Path], list[object]]) -> Comma
     return Command(name, lambda made, place: command(*words(made, place)), all_files)
 
 
+def audit_first(made: Artefacts, place: Path) -> None:
+    shutil.copytree(made.audit, place, dirs_exist_ok=True)
+
+
 def build_first(made: Artefacts, place: Path) -> None:
     command("index", "build", place, "--embeddings", made.first)
 
@@ -230,7 +234,7 @@ COMMANDS: tuple[Command, ...] = (
             "audit", made.world, "--out", place, "--model", made.model, "--proposals", 1
         ),
         judged,
-        lambda made, place: shutil.copytree(made.audit, place, dirs_exist_ok=True) and None,
+        audit_first,
         lambda place: judged(place) if (place / "summary.json").exists() else None,
     ),
     cleans("parquet", "cleaned.parquet"),

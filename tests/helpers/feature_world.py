@@ -8,6 +8,7 @@ trained as the loop would train encoders: losses, once per epoch a look at the t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -116,3 +117,9 @@ def learn(
     if method.p_match is not None and world.is_mismatched.any():
         found = auroc(-method.p_match.double().numpy(), world.is_mismatched)
     return Learned(retrieval_recall(scores, torch.arange(TEST)).mr, found, method)
+
+
+@cache
+def learn_infonce(rate: float) -> Learned:
+    """What robust methods are compared with: plain InfoNCE, as many epochs as they have."""
+    return learn("infonce", rate, 0, epochs=15)

@@ -65,5 +65,7 @@ def learn_squares(run: Path, method: str, seed: int = 0, **settings: object) -> 
     """Twelve short epochs on squares of which 60 % have a wrong caption."""
     table, images = coloured_squares(copies=4)
     noisy = corrupt_pairs(table, 0.6, seed).table
-    config = small_config(method=method, settings=settings, epochs=12, seed=seed, evaluate_every=12)
+    config = small_config(
+        method=method, settings=settings, epochs=12, seed=seed, evaluate_every=12, checkpoint_every=-1
+    )
     return train(config, training_data(noisy, images), run)

@@ -250,18 +250,19 @@ def _fit_weights(
     survival = (1 - edges[:, :, None]).clip(0, 1) ** exponents  # (R, K+1, C)
     masses = np.concatenate([np.diff(edges)[:, :, None], -np.diff(survival, axis=1)], axis=2)  # (R, K, 1+C)
     across = np.ascontiguousarray(masses.transpose(0, 2, 1))  # (R, 1+C, K)
-    shares = counts / counts.sum(1, keepdims=True)  # (R, K)
-    converged = False
+    shares = (counts / counts.sum(1, keepdims=True))[:, :, None]  # (R, K, 1)
+    weights, converged = weights[:, :, None].copy(), False  # (R, 1 + C, 1)
+    ratio, factors = np.empty((len(weights), masses.shape[1], 1)), np.empty_like(weights)
     for iteration in range(max_iterations):
         if iteration % 50 == 0:
-            checked = weights
-        fitted = np.matmul(masses, weights[:, :, None])[:, :, 0]  # (R, K)
-        ratio = np.divide(shares, fitted, out=np.zeros_like(fitted), where=shares > 0)
-        weights = weights * np.matmul(across, ratio[:, :, None])[:, :, 0]
-        if iteration % 50 == 49 and np.abs(weights[:, 0] - checked[:, 0]).max() < 1e-4:
+            checked = weights[:, 0].copy()
+        np.maximum(np.matmul(masses, weights, out=ratio), 1e-300, out=ratio)
+        np.divide(shares, ratio, out=ratio)
+        weights *= np.matmul(across, ratio, out=factors)
+        if iteration % 50 == 49 and np.abs(weights[:, 0] - checked).max() < 1e-4:
             converged = True
             break
-    return weights / weights.sum(1, keepdims=True), converged
+    return weights[:, :, 0] / weights[:, :, 0].sum(1, keepdims=True), converged
 
 
 def _log_likelihoods(counts: Array, edges: Array, exponents: Array, weights: Array) -> Array:
