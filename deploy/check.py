@@ -155,12 +155,14 @@ class Image:
             return
         if " -m venv " in value:
             value = value.replace("python ", f"{shlex.quote(sys.executable)} ", 1)
-        elif "pip install" in value and not self.full:
-            if not value.endswith(']"'):
+        elif "pip install" in value:
+            hashed, ours = " --require-hashes " in value, value.endswith(" --no-deps --no-build-isolation .")
+            require(hashed or ours, f"RUN {value}: installs files that no hash names")
+            if hashed and not self.full:
                 print(f"  left out without --full: {value}")
                 return
-            value = re.sub(r"--constraint \S+", "--no-deps --no-build-isolation --quiet", value)
-            self._see_packages()
+            if not self.full:
+                self._see_packages()
         self.run(self.inside(value))
 
     def _see_packages(self) -> None:

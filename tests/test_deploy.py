@@ -7,10 +7,12 @@ import json
 import re
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
 
 FOLDER = Path(__file__).resolve().parents[1] / "deploy"
 GIVEN = {"PGPASSWORD": "", "PMPGUARD_TOKEN": "", "IMAGES": ""}
@@ -99,8 +101,34 @@ def test_an_image_that_runs_as_root_or_cannot_be_watched_is_noticed(check, tmp_p
         image.do("COPY", "nothing ./")
     with pytest.raises(check.Failure, match=r"CITATION.cff: Dockerfile.dockerignore leaves it out"):
         image.do("COPY", "pyproject.toml CITATION.cff ./")
+    for unhashed in (
+        "pip install torch",
+        "pip install -c constraints.txt .[serve]",
+        "pip install --no-deps .",
+    ):
+        with pytest.raises(check.Failure, match="no hash names"):
+            image.do("RUN", unhashed)
     with pytest.raises(check.Failure, match="exit code 3"):
         image.do("RUN", "exit 3")
+
+
+def needed_by(name: str, extras: str = "", found: set[str] | None = None) -> set[str]:
+    """The packages installed here that a package needs, with their own needs, as pip would find them."""
+    found = set() if found is None else found
+    key = re.sub(r"[-_.]+", "-", name).lower()
+    found.add(key)
+    try:
+        lines = distribution(key).requires or ()
+    except PackageNotFoundError:  # it is not here, and has to be in the lock all the same
+        lines = ()
+    for line in lines:
+        need = Requirement(line)
+        asked = [extra.strip() for extra in extras.split(",")]
+        if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in asked):
+            inner = re.sub(r"[-_.]+", "-", need.name).lower()
+            if inner not in found or need.extras:
+                needed_by(need.name, ",".join(need.extras), found)
+    return found
 
 
 def test_all_that_is_installed_is_named_by_hash_and_stands_in_the_bill_of_materials():
@@ -113,6 +141,8 @@ def test_all_that_is_installed_is_named_by_hash_and_stands_in_the_bill_of_materi
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
     listed = [(one["name"], one["version"], one["hashes"][0]["content"]) for one in bill["components"]]
     assert sorted(listed) == sorted(named)
+    names = {re.sub(r"[-_.]+", "-", name).lower() for name, _, _ in named}
+    assert not needed_by("pmpguard", "ann,geo,postgres,qdrant,serve,weights") - names - {"pmpguard"}
     constraints = (FOLDER.parent / "constraints.txt").read_text(encoding="utf-8").splitlines()
     tested = dict(line.split("==") for line in constraints if "==" in line and not line.startswith("#"))
     wrong = {

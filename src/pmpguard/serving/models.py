@@ -60,10 +60,17 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARACTERS), AfterValidator(printable)]
+# What `printable` takes, and with `not_empty` besides, for those who read the document.
+PRINTABLE = r"[^\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
+NOT_EMPTY = rf"^{PRINTABLE}*(?!\s){PRINTABLE}+$"
+Name = Annotated[
+    str,
+    Field(min_length=1, max_length=MAX_NAME_CHARACTERS, json_schema_extra={"pattern": f"^{PRINTABLE}+$"}),
+    AfterValidator(printable),
+]
 Text = Annotated[
     str,
-    Field(min_length=1, max_length=MAX_TEXT_CHARACTERS),
+    Field(min_length=1, max_length=MAX_TEXT_CHARACTERS, json_schema_extra={"pattern": NOT_EMPTY}),
     BeforeValidator(not_empty),
     AfterValidator(printable),
     AfterValidator(one_line),
