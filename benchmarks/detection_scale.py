@@ -1,4 +1,4 @@
-"""What a quick audit costs and tells as collections grow: processor time, memory, AUROC up to a million pairs.
+"""What a quick audit costs and tells as collections grow: time, memory, AUROC up to a million pairs.
 
 Embeddings are synthetic but structured: every image shows one of some hundred kinds of scene, which both
 encoders place anywhere, and varies in a few directions that both see in part. So the regression tells much

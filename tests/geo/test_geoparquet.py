@@ -13,7 +13,7 @@ from pmpguard.geo.footprints import box_geometry
 from pmpguard.geo.geoparquet import hilbert_distance, hits_to_geoparquet, write_geoparquet
 from pmpguard.search.query import SearchHit
 
-# What GeoParquet 1.1.0 asks of footers of this kind, and nothing beside it; written here, not the published file.
+# What GeoParquet 1.1.0 asks of footers of this kind, and nothing beside it: not the published file.
 SIDES = ("xmin", "xmax", "ymin", "ymax")
 FOOTER = {
     "type": "object",
