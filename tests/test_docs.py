@@ -211,7 +211,12 @@ def test_python_of_pages_is_python_and_imports_what_exists(page: Path) -> None:
     for code in blocks(page.read_text(encoding="utf-8"), "python"):
         compile(code, str(page), "exec")
         for module, name in imported_names(code):
-            assert hasattr(importlib.import_module(module), name), f"{module} has no {name}"
+            try:
+                found = importlib.import_module(module)
+            except ModuleNotFoundError as missing:  # of an extra that is not installed here
+                assert missing.name and not missing.name.startswith("pmpguard"), module
+                continue
+            assert hasattr(found, name), f"{module} has no {name}"
 
 
 def test_every_verb_stands_on_a_page() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,6 +57,29 @@ def test_recalls_are_those_of_our_evaluator(data, name):
         assert value == pytest.approx(wanted[key], abs=1e-3)  # mteb rounds to five digits
     assert sum(found.values()) / 6 == pytest.approx(wanted["mr"], abs=1e-3)
     assert 0 < wanted["i2t_r10"] < 100
+
+
+def test_results_are_filed_by_what_the_model_is(data, tmp_path):
+    from pmpguard.interop.mteb_tasks import MtebModel
+
+    Retriever.create(preset("tiny", dim=16, image_size=32), ["a pond"]).save(tmp_path / "model")
+    one, other = (MtebModel(folder / "model").mteb_model_meta for folder in (data, tmp_path))
+    assert one.name == other.name == "pmpguard/model" and one.revision != other.revision
+
+
+def test_the_python_of_the_page_runs(data, tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parents[2] / "docs" / "interop-models.md"
+    (code,) = (
+        code
+        for code in re.findall(r"^```python\n(.*?)^```$", page.read_text(encoding="utf-8"), re.M | re.S)
+        if "import mteb" in code
+    )
+    shutil.copytree(data, tmp_path / "rsicd", ignore=shutil.ignore_patterns("model"))
+    shutil.copytree(data / "model", tmp_path / "runs" / "first" / "model")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})  # noqa: S102
+    shown = [float(line) for line in capsys.readouterr().out.splitlines() if line[:2] in ("0.", "1.")]
+    assert len(shown) == 2 and all(0 < each < 1 for each in shown)
 
 
 def test_each_task_says_what_mteb_asks_for(data):

@@ -15,6 +15,7 @@ from pmpguard.errors import DataError
 from pmpguard.models.config import preset
 from pmpguard.models.hub import front_matter, index_results
 from pmpguard.models.retriever import Retriever
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 CAPTIONS = ["a round pond", "two planes near a farm"]
 ROW = {
@@ -102,6 +103,12 @@ def test_a_model_is_pushed_and_loaded_by_its_name(tmp_path, model):
         }  # fmt: skip
         assert 'pmpguard.load("hub:some-org/ponds")' in card
         assert "README.md" not in json.loads(files["manifest.json"])["sha256"]  # people edit it there
+    write_world(synthetic_scenes(40, size=32), tmp_path / "my-dataset")  # now that the Hub is gone
+    words = ("hub:some-org/ponds", "--dataset", tmp_path / "my-dataset", "--bootstrap", "0", "--json")
+    done = run(hub, tmp_path / "cache", "-m", "pmpguard", "evaluate", *words)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["split"] == "test" and 0 < found["rankings"][found["ranking"]]["mr"] <= 100
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ Imported only where mteb is installed (the extra `mteb`): its classes are what t
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ScoringFunction
 from torch import Tensor
 
-import pmpguard
 from pmpguard.data.formats import read_pairs
 from pmpguard.models.retriever import Retriever
 
@@ -142,10 +142,20 @@ TASKS = {
 }
 
 
+def weights_digest(model: Retriever) -> str:
+    """The same for equal weights."""
+    digest = hashlib.sha256()
+    for name, values in model.state_dict().items():
+        digest.update(name.encode())
+        digest.update(values.cpu().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
 class MtebModel(AbsEncoder):  # type: ignore[misc]
     """A retriever as MTEB's encoder: unit vectors of texts and of images, compared by cosine.
 
-    `path` is what `pmpguard.load` takes; `name`, org/model, is what MTEB files the results under.
+    `path` is what `pmpguard.load` takes; `name`, org/model, and a digest of the weights are what MTEB files
+    the results under, so those of another model of that name are not taken for its own.
     """
 
     def __init__(self, path: str | Path, name: str | None = None, device: str = "cpu") -> None:
@@ -153,7 +163,7 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]
         self.mteb_model_meta = ModelMeta.create_empty(
             {
                 "name": name or f"pmpguard/{Path(path).resolve().name}",
-                "revision": pmpguard.__version__,
+                "revision": weights_digest(self.model),
                 "embed_dim": self.model.config.dim,
                 "max_tokens": self.model.config.max_tokens,
                 "n_parameters": sum(parameter.numel() for parameter in self.model.parameters()),

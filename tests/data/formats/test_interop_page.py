@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,10 @@ from helpers.planted_pairs import planted, write_clip_folder
 
 import pmpguard
 from pmpguard.cli.main import main
-from pmpguard.data.formats import read_pairs
+from pmpguard.data.formats import read_pairs, write_pairs
+from pmpguard.models.config import preset
+from pmpguard.models.retriever import Retriever
+from pmpguard.synthetic.scenes import synthetic_scenes, write_world
 
 PAGE = Path(__file__).parents[3] / "docs" / "interop-data.md"
 PEER_FILES = Path(__file__).parent / "peer_files"
@@ -95,3 +101,31 @@ def test_what_you_use(report: Path, monkeypatch: pytest.MonkeyPatch, command: st
     if words[0] == "clean" and not out.endswith(".csv"):
         assert len(read_pairs(report / out.rstrip("/"), strict=True)) > 0
     assert (report / out.rstrip("/")).exists()
+
+
+def test_decisions_of_label_studio_come_back(report: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line in the text: every task is decided in the form that Label Studio exports."""
+    monkeypatch.chdir(report)
+    assert main(["audit", "export", "report/", "given/", "--to", "label-studio", "--pairs", "all"]) == 0
+    tasks = json.loads(Path("given/tasks.json").read_text())
+    for number, task in enumerate(tasks):
+        choice = {"from_name": "decision", "value": {"choices": ["keep" if number else "drop"]}}
+        task["annotations"] = [{"result": [choice], "was_cancelled": False}]
+    Path("project-1.json").write_text(json.dumps(tasks))
+    (command,) = re.findall(r"`pmpguard (clean \S+ --decisions [^`]+)`", PAGE.read_text(encoding="utf-8"))
+    assert main(command.split()) == 0
+    left = read_pairs(command.split()[-1], images=read_pairs("report/pairs.parquet").root).column("pair_id")
+    assert set(left) == {task["data"]["pair_id"] for task in tasks[1:]} and len(left) == len(tasks) - 1
+
+
+@pytest.mark.slow
+def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    world = synthetic_scenes(30, size=32)
+    write_pairs(write_world(world, tmp_path / "world"), tmp_path / "my-dataset", "folder")
+    model = Retriever.create(preset("tiny", dim=16, image_size=32), world.table.captions).eval()
+    monkeypatch.setattr(pmpguard, "audit", partial(pmpguard.audit, model=model, bootstrap=0))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)  # noqa: S102
+    assert len(names["audit"].issues) == len(read_pairs("my-dataset").split("train"))
