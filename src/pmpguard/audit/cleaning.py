@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from pmpguard.audit.label_studio import decisions_of_tasks
-from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, Proposal
+from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, AuditSummary, Proposal
 from pmpguard.data.pair_rows import checked_caption
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import normalise_caption
@@ -160,6 +160,18 @@ def clean_pairs(
         changes.append(_by_policy(caption, row, policy, offers, min_probability))
         given.add((image, changes[-1].caption))
     return CleanedPairs(_cleaned_table(table, judged, changes, policy), tuple(changes))
+
+
+def check_informative(
+    summary: AuditSummary, policy: Policy, decisions: Mapping[str, Decision] | None
+) -> None:
+    """Refuse to drop, without anybody's review, what evidence that tells nothing has flagged."""
+    if policy == "drop" and not decisions and not summary.informative:
+        raise ConfigError(
+            f"policy drop: the audit could not tell which pairs are wrong, and flags {summary.flagged:,} of "
+            f"{summary.pairs:,}",
+            fix="review the report and give --decisions, choose policy weight, or judge with another --model",
+        )
 
 
 def _reviewed(pair: str, caption: str, row: AuditRow | None, decision: Decision) -> Change:
