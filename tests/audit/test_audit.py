@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from helpers.planted_embeddings import clusters
 from helpers.planted_pairs import planted, write_clip_folder
 from sklearn.metrics import roc_auc_score
 
+import pmpguard
 from pmpguard.audit import audit as whole_audit
 from pmpguard.audit import notes
 from pmpguard.audit.audit import AuditConfig, audit_dataset
 from pmpguard.audit.crossfit import CrossfitConfig, has_weights
 from pmpguard.audit.issues import read_issues, read_summary
+from pmpguard.audit.judging import judged_part
 from pmpguard.audit.notes import language_warnings
 from pmpguard.data.formats.embeddings import read_clip_embeddings
 from pmpguard.data.pairs import PairTable
+from pmpguard.detection.detector import NoiseDetector
 from pmpguard.engine.parts import ALONE, Engine
 from pmpguard.errors import ConfigError, DataError, ModelError
+from pmpguard.files import read_json
 from pmpguard.models.config import preset
 from pmpguard.models.retriever import Retriever
 from pmpguard.noise.inject import corrupt_pairs
@@ -237,6 +243,36 @@ def test_copies_and_repeated_pairs_are_counted(tmp_path, model):
     repeated = table.with_column("caption", [table.captions[1], *table.captions[1:]])
     outcome = audit_dataset(repeated, tmp_path / "out", model=model)
     assert (outcome.summary.duplicate_images, outcome.summary.duplicate_pairs) == (1, 1)
+
+
+def test_what_was_left_out_is_said():
+    given = clusters(120, 0.2)
+    table = PairTable.from_columns(
+        {"image": [f"{row}.png" for row in range(120)], "caption": [f"caption {row}" for row in range(120)]}
+    )
+    detector = NoiseDetector(bootstrap=0, exact_up_to=50).fit(given.texts, given.images)
+    told = notes.left_out_warnings([judged_part(table, detector)] * 2)
+    assert told == [
+        "not used: similarity: texts and images have no common space",
+        "not used: exact neighbours: inverted lists search more than 50 vectors",
+    ]
+    equal = pmpguard.audit(table, texts=torch.ones(120, 4), images=given.images, bootstrap=0)
+    assert any("not used: texts: all vectors are equal" in warning for warning in equal.summary.warnings)
+    assert not equal.summary.informative
+    with pytest.raises(ConfigError, match="could not tell which pairs are wrong"):
+        equal.clean("drop")
+
+
+def test_figures_for_one_caption_an_image_are_the_recorded_ones():
+    cases = read_json(Path("benchmarks/results/audit_quick_rsicd_one_caption.json"))
+    mean = {name: np.mean([case[name] for case in cases["cases"]]) for name in cases["cases"][0]
+            if name in ("auroc", "flags_precision", "flags_recall", "rate")}  # fmt: skip
+    said = (
+        f"On {cases['images']:,} images of RSICD with one caption, {mean['rate']:.0%} of the pairs "
+        f"mismatched, a quick audit reaches AUROC {mean['auroc']:.3f}; {mean['flags_precision']:.0%} of its "
+        f"flags are right, and {mean['flags_recall']:.0%} of the mismatched pairs are flagged"
+    )
+    assert said.replace("%", " %") in notes.ONE_CAPTION
 
 
 def test_one_caption_an_image_is_said(tmp_path, scenes, model):

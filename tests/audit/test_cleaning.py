@@ -6,12 +6,13 @@ import csv
 import json
 import math
 import weakref
+from dataclasses import replace
 
 import pytest
 
-from pmpguard.audit.cleaning import Decision, clean_pairs, read_decisions, write_difference
+from pmpguard.audit.cleaning import Decision, check_informative, clean_pairs, read_decisions, write_difference
 from pmpguard.audit.issues import iter_issues, read_issues, write_issues
-from pmpguard.audit.rows import AuditRow, Proposal, WordVerdict
+from pmpguard.audit.rows import AuditRow, AuditSummary, Proposal, WordVerdict
 from pmpguard.data.pairs import PairTable
 from pmpguard.errors import ConfigError, DataError
 
@@ -43,6 +44,16 @@ def test_drop_leaves_out_what_was_judged_wrong():
     assert cleaned.table.column("provenance") == ["kept", "kept", "not judged"]
     assert cleaned.table.column("p_match") == [0.9, 0.7, None]
     assert cleaned.counts == {"kept": 2, "dropped": 2, "not judged": 1}
+
+
+def test_nothing_is_dropped_unseen_where_the_evidence_tells_nothing():
+    blind = AuditSummary(4, 4, 3, 0.99, None, 0, None, informative=False)
+    with pytest.raises(ConfigError, match="flags 3 of 4") as caught:
+        check_informative(blind, "drop", None)
+    assert "--decisions" in caught.value.fix
+    check_informative(blind, "drop", {"b": Decision("keep")})
+    check_informative(blind, "weight", None)
+    check_informative(replace(blind, informative=True), "drop", None)
 
 
 def test_rematch_takes_good_proposals_only():

@@ -81,6 +81,24 @@ def test_no_pair_vouches_for_itself_where_every_caption_is_wrong(pairs: int, lea
         assert auroc(np.concatenate([raw, null]), same) == pytest.approx(0.5, abs=1.2 / pairs**0.5), name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("dims", [(32, 48), (384, 640)])
+def test_of_a_hundred_pairs_of_noise_chance_passes_for_evidence_in_no_draw_of_ten(
+    dims: tuple[int, int],
+) -> None:
+    """Also where there are more dimensions than pairs, in which every vector tells what the others lack."""
+    for seed in range(10):
+        given = blind(100, dims, seed)
+        assert not NoiseDetector(bootstrap=0, seed=seed).fit(*given).verdicts.informative, seed
+
+
+@pytest.mark.parametrize(("rate", "noise", "least"), [(0.2, 1.0, 0.75), (0.6, 0.5, 0.9)])
+def test_of_a_hundred_pairs_with_a_signal_it_is_seen(rate: float, noise: float, least: float) -> None:
+    given = clusters(100, rate, noise=noise)
+    found = fitted(given)
+    assert found.verdicts.informative and auroc(-found.p_match, given.is_mismatched) > least
+
+
 def test_evidence_of_a_pair_does_not_depend_on_its_own_clean_probability() -> None:
     """Pairs of one fold are judged alike, whatever stands in their own fold's labels."""
     given = clusters(200, 0.3)

@@ -121,6 +121,22 @@ def test_planted_partners_are_found(monkeypatch):
     np.testing.assert_array_equal(proposals.probabilities, mixture.posterior(proposals.scores))
 
 
+def test_partners_in_a_large_pool_are_found_in_the_nearest_cells(monkeypatch):
+    """All cells asked, it is the exact search; of few, what is found is scored exactly."""
+    captions, images, _, _ = planted(images=1500)
+    score = standardised_cosines(captions, images, pooled_statistics(captions, images))
+    asked, pools = torch.arange(0, 1500, 5), (torch.arange(len(captions)), torch.arange(len(images)))
+    exact = propose_captions(score, asked, pools[0], 4), propose_images(score, asked, pools[1], 4)
+    monkeypatch.setattr(rematch, "MAX_EXACT_NEIGHBOURS", 1000)
+    for probed, least in ((32, 1.0), (3, 0.55)):
+        monkeypatch.setattr(rematch, "PROBED_CELLS", probed)
+        near = propose_captions(score, asked, pools[0], 4), propose_images(score, asked, pools[1], 4)
+        for found, known in zip(near, exact, strict=True):
+            assert (found.partners == known.partners).float().mean() >= least
+            same = found.partners == known.partners
+            torch.testing.assert_close(found.scores[same], known.scores[same])
+
+
 def test_nothing_flagged_nothing_proposed():
     captions, images, _, labelled = planted(images=20)
     rows = np.arange(len(labelled))

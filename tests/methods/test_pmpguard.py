@@ -205,6 +205,27 @@ def test_what_was_blind_before_training_may_see_later(caplog: Any) -> None:
     assert method.p_match[is_mismatched].mean() < 0.5 < method.p_match[~is_mismatched].mean()
 
 
+@pytest.mark.parametrize("good", [True, False])
+def test_a_good_judge_from_outside_helps_and_a_random_one_takes_nothing_away(good: bool, caplog: Any) -> None:
+    given = clusters(400, 0.4, noise=1.2)
+    noise = torch.randn(400, generator=torch.Generator().manual_seed(3))
+    own = torch.from_numpy(given.own)
+
+    def judge(texts: Tensor, images: Tensor, _: Tensor) -> Tensor:
+        return 2.0 * good * (own[texts] == images) + noise[(texts + 7 * images) % 400]
+
+    found = {}
+    for heard in (False, True):
+        method = guard(400)
+        if heard:
+            method.set_judge(judge)
+        method.begin_epoch(tokens_view(given.texts, given.images))
+        assert method.p_match is not None and float(method.judged) == 1
+        found[heard] = auroc(-method.p_match.double().numpy(), given.is_mismatched)
+    assert found[True] > found[False] + (0.02 if good else -0.01)
+    assert method.remembered.shape == (4, 400) and (not good or not method.remembered[3].isnan().any())
+
+
 def test_what_is_judged_wrong_gives_way_to_what_is_judged_right() -> None:
     weight = torch.zeros(1000)
     weight[::5] = 0.9

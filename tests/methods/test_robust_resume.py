@@ -11,11 +11,13 @@ import torch
 from helpers.robust_examples import coloured_squares, small_config, training_data
 from helpers.small_runs import press_ctrl_c
 
+from pmpguard.audit.judging import distinct_captions
 from pmpguard.methods.method import Method
 from pmpguard.noise.inject import corrupt_pairs
 from pmpguard.training.config import TrainConfig
 from pmpguard.training.interrupt import Interrupted
 from pmpguard.training.loop import TrainingData, train
+from pmpguard.training.outside_judge import JudgeVectors
 
 SETTINGS: dict[str, dict[str, object]] = {
     "l2rm": {"warmup_epochs": 1},
@@ -41,7 +43,8 @@ def stopped_and_straight(
             train(config, data, folder / "resumed")
     resumed = train(config, data, folder / "resumed")
     for key, value in straight.method.state_dict().items():
-        assert torch.equal(value, resumed.method.state_dict()[key]), key
+        again = resumed.method.state_dict()[key]
+        torch.testing.assert_close(value, again, rtol=0, atol=0, equal_nan=True, msg=key)
     return straight.method
 
 
@@ -74,3 +77,21 @@ def test_a_run_that_feeds_some_pairs_more_often_goes_on_as_if_it_had_not_stopped
     config = small_config(method="pmpguard", settings=settings, epochs=2, batch_size=60, evaluate_every=2)
     straight = stopped_and_straight(config, data, tmp_path, monkeypatch)
     assert straight.repeats is not None and straight.repeats[torch.from_numpy(~is_noisy)].double().mean() == 2
+
+
+@pytest.mark.slow
+def test_a_run_with_a_judge_from_outside_goes_on_as_if_it_had_not_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, images = coloured_squares(copies=3)
+    clean = training_data(table, images).train
+    data = training_data(corrupt_pairs(table, 0.4, seed=0).table, images)
+    generator = torch.Generator().manual_seed(0)
+    known = {caption: torch.randn(8, generator=generator) for caption in dict.fromkeys(clean.captions)}
+    texts = torch.stack([known[caption] for caption in distinct_captions(data.train)])
+    pixels = torch.stack([known[clean.captions[row]] for row in clean.first_rows])
+    vectors = (torch.nn.functional.normalize(each, dim=1) for each in (texts, pixels))
+    config = small_config(method="pmpguard", epochs=2, batch_size=60, evaluate_every=2)
+    judged = replace(data, judge=JudgeVectors(*vectors))
+    straight = stopped_and_straight(config, judged, tmp_path, monkeypatch)
+    assert not straight.state_dict()["remembered"][3].isnan().any()  # what the judge said

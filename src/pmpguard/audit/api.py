@@ -16,7 +16,7 @@ import pyarrow as pa
 from torch import Tensor
 
 from pmpguard.audit.audit import AuditConfig, JudgedPairs, choose_splits, judge_pairs, write_audit
-from pmpguard.audit.cleaning import Decision, Policy, clean_pairs
+from pmpguard.audit.cleaning import Decision, Policy, check_informative, clean_pairs
 from pmpguard.audit.crossfit import CrossfitConfig
 from pmpguard.audit.given_data import holds_pairs, pairs_of_data
 from pmpguard.audit.issues import ISSUES, SUMMARY, issue_summary, issues_table, select_issues
@@ -108,6 +108,7 @@ class Audit:
         min_probability: float = SURE_ENOUGH,
     ) -> PairTable:
         """The pairs without those flagged, with better captions ("rematch"), or with weights ("weight")."""
+        check_informative(self.summary, policy, decisions)
         cleaned = clean_pairs(self.table, self.rows, policy, decisions, min_probability=min_probability)
         return cleaned.table
 

@@ -205,6 +205,8 @@ def judge_pairs(
     unread = unread_pairs(chosen, () if looked is None else looked.unreadable, len(rows))
     rows = rows_with_issues(judged, issues, rows, unread)
     warnings += left_out_warnings(parts)
+    if sets is None and len(judged.splits()) > 1:
+        warnings.append("leak: images were compared by name alone, not by what they show")
     if len(judged.first_rows) == len(judged):
         warnings.append(ONE_CAPTION)
     summary = AuditSummary(
@@ -220,6 +222,7 @@ def judge_pairs(
         model=name if outside is None else f"{name}, and a judge from outside",
         dataset=fingerprint,
         issues=issue_counts(issues, len(unread)),
+        informative=verdicts.informative,
     )
     return JudgedPairs(judged, rows, summary, {why: count for why, count in unjudged.items() if count})
 

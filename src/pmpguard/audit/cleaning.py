@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from pmpguard.audit.label_studio import decisions_of_tasks
-from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, Proposal
+from pmpguard.audit.rows import SURE_ENOUGH, AuditRow, AuditSummary, Proposal
 from pmpguard.data.pair_rows import checked_caption
 from pmpguard.data.pairs import PairTable
 from pmpguard.data.text import normalise_caption
@@ -190,6 +190,18 @@ def _unsuspected(caption: str, p_match: float | None, policy: Policy) -> Change:
     if p_match is None:
         return Change(NOT_JUDGED, caption)
     return Change(WEIGHTED if policy == "weight" else KEPT, caption)
+
+
+def check_informative(
+    summary: AuditSummary, policy: Policy, decisions: Mapping[str, Decision] | None
+) -> None:
+    """Refuse to drop, without anybody's review, what evidence that tells nothing has flagged."""
+    if policy == "drop" and not decisions and not summary.informative:
+        raise ConfigError(
+            f"policy drop: the audit could not tell which pairs are wrong, and flags {summary.flagged:,} of "
+            f"{summary.pairs:,}",
+            fix="review the report and give --decisions, choose policy weight, or judge with another --model",
+        )
 
 
 def _reviewed(pair: str, caption: str, row: AuditRow | None, decision: Decision) -> Change:

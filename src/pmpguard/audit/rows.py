@@ -84,3 +84,4 @@ class AuditSummary:
     model: str = ""  # which model judged
     dataset: str = ""  # fingerprint of the pairs
     issues: dict[str, int | None] = field(default_factory=dict)  # pairs by ISSUE_TYPES; None: not looked for
+    informative: bool = True  # whether the evidence tells matched pairs from mismatched ones at all

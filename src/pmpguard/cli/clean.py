@@ -9,6 +9,7 @@ from pmpguard import __version__
 from pmpguard.audit.cleaning import (
     CleanedPairs,
     Policy,
+    check_informative,
     clean_pairs,
     difference_files,
     read_decisions,
@@ -76,6 +77,8 @@ def clean(
         keeping = ", ".join(name for name, kind in FORMATS.items() if kind.write and kind.keeps_columns)
         raise ConfigError(f"{chosen} has no place for weights", fix=f"use one of {keeping}")
     summary, rows = read_summary(report / SUMMARY), iter_issues(report / ISSUES, brief=True)
+    if decisions is None:
+        check_informative(summary, policy, None)
     table = read_pairs(report / PAIRS, format="parquet", images=images)
     if table.fingerprint != summary.dataset:
         raise DataError(

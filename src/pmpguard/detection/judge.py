@@ -30,7 +30,7 @@ FLAGGED_BELOW = 0.3  # so that nearly nine in ten flags are right where images h
 FEW_PAIRS = 100  # under so many the noise rate is hardly more than a guess
 MOSTLY_MISMATCHED = 0.7
 HARDLY_ANY_MATCH = 0.03  # under this share of matches, evidence that says nothing looks the same
-LEAST_SEPARATION = 4.0  # standard errors of independent pairs; pairs share neighbours, so chance makes two
+LEAST_SEPARATION = 5.0  # standard errors of independent pairs; pairs share neighbours, so chance makes four
 COMPETITION, CAPTION_AGREEMENT = "competition", "caption_agreement"
 
 

@@ -28,8 +28,8 @@ class PmpGuardSettings:
             away, so a wrong label does little harm and a right one that was taken for wrong still teaches.
         complementary_temperature: pooled cosines are divided by it there.
         warmup_epochs: epochs in which the awareness loss averages over negatives.
-        detect_from_epoch: first epoch that judges pairs by the model's own score; before it, where images
-            have several captions, by what the encoders know before any training.
+        detect_from_epoch: first epoch that judges pairs by the model's own score; before it, by what the
+            encoders know before any training, with one caption an image or several.
         detection_rounds: how often pairs are judged before the first epoch, each time by other pairs,
             weighted by their clean probability of the round before.
         calibration: share of the images whose pairs are not trained on before `calibration_epochs`: on them

@@ -114,7 +114,7 @@ def test_an_audit_tells_all_kinds(found):
     assert flagged(found, "leak") == {0, 450}
     assert flagged(found, "shifted") == flagged(found, "duplicate_caption") == set()
     assert flagged(found, "near_duplicate_image") == set()  # nobody looked at the images
-    assert flagged(found, "mismatched") == {row for row, p in enumerate(found.p_match) if p < 0.5}
+    assert flagged(found, "mismatched") == {row for row, p in enumerate(found.p_match) if p < 0.3}
     with pytest.raises(ConfigError, match="issue 'burnt' is unknown"):
         found.get_issues("burnt")
 

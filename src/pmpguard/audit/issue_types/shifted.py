@@ -17,7 +17,8 @@ import numpy as np
 
 from pmpguard.audit.issue_types.found import Array, Found, Numbers
 
-FARTHEST = 5
+NEAR, FARTHEST = 5, 32  # offsets: always tried, and tried as far as MOST_ASKED allows
+MOST_ASKED = 500_000  # pairs, for all offsets beyond NEAR
 FEWEST = 5  # rows of a run
 MATCH = 0.9  # of the pairs of a run, put right
 STRONGEST = 4.0  # that one row counts
@@ -72,7 +73,8 @@ def find_shifts(caption_of: Numbers, image_of: Numbers, place: Numbers, log_rati
     runs: list[tuple[float, Numbers, Numbers, int, str]] = []  # total, rows, targets, offset, unit
     for order in _orders(image_of, place):
         suspects = order.rows[_dense(own[order.rows] < 0)]
-        for offset in (*range(-FARTHEST, 0), *range(1, FARTHEST + 1)):
+        farthest = min(FARTHEST, NEAR + MOST_ASKED // max(2 * len(suspects), 1))
+        for offset in (*range(-farthest, 0), *range(1, farthest + 1)):
             targets = order.targets(offset)
             asked = suspects[targets[suspects] >= 0]
             differ = image_of[targets[asked]] != image_of[asked]
@@ -90,7 +92,7 @@ def find_shifts(caption_of: Numbers, image_of: Numbers, place: Numbers, log_rati
                 if len(members) >= FEWEST:
                     runs.append((float(gain[members].sum()), members, targets, offset, order.unit))
     taken = np.zeros(count, bool)
-    for _, members, targets, offset, unit in sorted(runs, key=lambda run: -run[0]):
+    for _, members, targets, offset, unit in sorted(runs, key=lambda run: (-round(run[0], 6), abs(run[3]))):
         if taken[members].any():
             continue
         moved = _repair(members, targets, caption_of, image_of, own, log_ratio, source)
