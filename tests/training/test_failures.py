@@ -8,18 +8,17 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from helpers.small_runs import coloured_squares, same, small_config, training_data
+from helpers import struck_run
+from helpers.small_runs import coloured_squares, small_config, training_data
 from safetensors.torch import load_file, save_file
 
 from pmpguard.errors import CheckpointError, PmpguardError, TrainingError
 from pmpguard.files import write_manifest
 from pmpguard.methods.infonce import InfoNce
 from pmpguard.methods.method import EncodedBatch
-from pmpguard.training import loop
 from pmpguard.training.checkpoint import latest_checkpoint
 from pmpguard.training.loop import train
 
@@ -48,29 +47,6 @@ def test_weights_lost_by_a_gradient_never_become_a_checkpoint(tmp_path: Path) ->
     assert all(value.isfinite().all() for value in load_file(kept / "method.safetensors").values())
 
 
-def test_a_device_that_fails_leaves_the_last_checkpoint_and_the_run_goes_on_from_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The very error that torch raises when a launch has failed on the device."""
-    failure = getattr(torch, "AcceleratorError", RuntimeError)
-    config, data = small_config(checkpoint_every=2), training_data(TABLE, IMAGES)
-    straight = train(config, data, tmp_path / "straight")
-    original = loop.StepRunner.step
-
-    def step(self: loop.StepRunner, batches: Any, epoch: int, number: int, factor: float) -> None:
-        if number == 3:
-            raise failure("CUDA error: unspecified launch failure\nCUDA kernel errors might be ...")
-        original(self, batches, epoch, number, factor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.StepRunner, "step", step)
-        with pytest.raises(TrainingError, match=r"the device has failed \(CUDA error: unspecified"):
-            train(config, data, tmp_path / "run")
-    kept = latest_checkpoint(tmp_path / "run")
-    assert kept is not None and kept.name == "step-00000002"
-    same(train(config, data, tmp_path / "run"), straight)
-
-
 def test_a_checkpoint_of_another_form_is_an_error_of_ours(tmp_path: Path) -> None:
     config, data = small_config(checkpoint_every=2, epochs=1), training_data(TABLE, IMAGES)
     train(config, data, tmp_path)
@@ -95,6 +71,48 @@ def test_a_changed_dataset_is_refused_and_nothing_is_written(tmp_path: Path) -> 
     with pytest.raises(CheckpointError, match="cannot be resumed: dataset"):
         train(config, training_data(changed, IMAGES), tmp_path)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def struck(run: Path, kind: str, part: float = -1.0, how: str = "") -> tuple[int, str]:
+    """Exit code of a run in a child that is struck at that part of its steps, and what its error said."""
+    said = run.with_suffix(".said")
+    said.unlink(missing_ok=True)
+    child = os.fork()
+    if not child:
+        code = 70
+        try:
+            code = struck_run.main(run, kind, part, how)
+        except BaseException as error:
+            said.write_text(str(error))
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code, said.read_text() if said.is_file() else ""
+
+
+def weights_and_records(run: Path) -> dict[str, bytes]:
+    names = ("model.safetensors", "metrics.jsonl", "config.json")
+    kept = [path for name in names for path in run.rglob(name) if "checkpoints" not in path.parts]
+    return {path.relative_to(run).as_posix(): path.read_bytes() for path in kept}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked")
+def test_a_run_struck_in_every_way_one_after_the_other_ends_as_the_undisturbed_one(tmp_path: Path) -> None:
+    """Of a teacher and its student, in one process; `make torture` strikes the other kinds of runs so."""
+    straight, run = tmp_path / "straight", tmp_path / "struck"
+    assert struck(straight, "distilled")[0] == 0
+    for number, (how, said) in enumerate(struck_run.HOW.items()):
+        code, error = struck(run, "distilled", (number + 0.7) / len(struck_run.HOW), how)
+        assert code != 0 and said in error, (how, code, error)
+    before = weights_and_records(run)
+    code, error = struck(run, "distilled", how="other data")
+    assert code == 70 and "cannot be resumed: dataset" in error
+    assert weights_and_records(run) == before
+    assert struck(run, "distilled")[0] == 0
+    ended = weights_and_records(run)
+    assert ended == weights_and_records(straight)
+    assert sum(name.endswith("model.safetensors") for name in ended) == 3  # teacher's, student's, the better
 
 
 # ------------------------------------------------------------- two processes, struck at whatever moment
