@@ -30,7 +30,7 @@ from tools.docs_audit import (
     percent,
 )
 from tools.docs_benchmark import by_seed, chance_table, natural_table, part_chance_table, unmeasured_table
-from tools.docs_search import codecs_table, default_head_table, large_table, stores_table
+from tools.docs_search import codecs_table, default_head_table, large_table, load_table, stores_table
 from tools.docs_speed import convolution_table, scoring_table, step_table
 
 OURS = "PMPGuard, this package"
@@ -363,6 +363,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "mteb": mteb_table,
     "search codecs": codecs_table,
     "search large": large_table,
+    "search load": load_table,
     "search stores": stores_table,
     "shard-reading": shard_table,
     "memory-scale": memory_table,

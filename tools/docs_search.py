@@ -14,17 +14,14 @@ STORES = {
 }  # fmt: skip
 
 
-NOT_RECORDED = "No run at this size is on record."
+LOADS = {"serve_load_million": "IVF", "serve_load_postgres": "PostgreSQL"}
 NAMED = {"float16": "float16, exact", "coded": "{codec}, exact", "exact": "{codec}, exact"}
 NAMED |= {"ivf": "{codec}, IVF"}
 
 
 def large_table(results: Path) -> str:
     """Bytes, memory and times of large indexes; warm ones beside each other, then each in a fresh process."""
-    path = results / "search_large.json"
-    if not path.is_file():
-        return NOT_RECORDED
-    found = read_json(path)
+    found = read_json(results / "search_large.json")
 
     def line(items: int, what: str, one: dict[str, Any], warm: Any, cold: Any) -> list[str]:
         megabytes = sum(found["disk_mb"]["large" if what == "exact" else what].values())
@@ -83,10 +80,7 @@ def codecs_table(results: Path) -> str:
 
 def stores_table(results: Path) -> str:
     """Recall and time of every store without and with filters; a dash where one cannot filter."""
-    path = results / "postgres_store.json"
-    if not path.is_file():
-        return NOT_RECORDED
-    found = read_json(path)["filters"]
+    found = read_json(results / "postgres_store.json")["filters"]
     named = [(key, name) for key, name in STORES.items() if key in found["none"]]
 
     def cell(row: dict[str, float] | None) -> str:
@@ -97,6 +91,34 @@ def stores_table(results: Path) -> str:
         for filters, row in sorted(found.items(), key=lambda item: -item[1]["passing"])
     ]
     return markdown_table(["filter", "rows that pass", *(name for _, name in named)], rows)
+
+
+def load_table(results: Path) -> str:
+    """Responses, times and errors of servers under load, and their memory."""
+    rows = []
+    for file, store in LOADS.items():
+        found = read_json(results / f"{file}.json")
+        for name in ("one_client", "all_clients"):
+            part = found[name]
+            rows.append(
+                [
+                    f"{found['items']:,}, {store}",
+                    f"{part['clients']}",
+                    f"{part['answers_per_second']:.0f}",
+                    _times(part["search_ms"]),
+                    f"{sum(part['errors'].values())}",
+                    f"{found['server_memory_mb']['own'] / 1000:.2f} GB",
+                ]
+            )
+    heads = (
+        "images, store",
+        "clients",
+        "responses a second",
+        "search, p50 and p95",
+        "errors",
+        "memory of its own",
+    )
+    return markdown_table(heads, rows)
 
 
 def default_head_table(results: Path) -> str:

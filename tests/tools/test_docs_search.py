@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pmpguard.files import write_json
-from tools.docs_search import NOT_RECORDED, codecs_table, large_table, stores_table
+from tools.docs_search import codecs_table, large_table, load_table, stores_table
 
 
 def test_codecs_stand_from_the_largest_with_their_distance_from_float16(tmp_path: Path) -> None:
@@ -36,7 +36,6 @@ def test_a_store_that_was_not_asked_has_a_dash(tmp_path: Path) -> None:
 
 
 def test_large_indexes_are_named_by_their_vectors_and_store(tmp_path: Path) -> None:
-    assert large_table(tmp_path) == stores_table(tmp_path) == NOT_RECORDED
     times = [{"p50": float(first), "p95": float(first + 10)} for first in range(5)]
     cold, warm, ivf_cold, exact, ivf = times
     disk = {"segments": 2000.0, "versions": 40.0}
@@ -68,3 +67,22 @@ def test_large_indexes_are_named_by_their_vectors_and_store(tmp_path: Path) -> N
         "| 20,000, 4bit, exact | 2.04 GB | 1.50 GB | 3, 13 ms | – | 1, 11 ms | – |",
         "| 20,000, 4bit, IVF | 2.04 GB | 1.60 GB | 4, 14 ms | 2, 12 ms | 1, 11 ms | 0.990 |",
     ]
+
+
+def test_servers_under_load_have_a_line_for_one_client_and_for_all(tmp_path: Path) -> None:
+    one, many = (
+        {
+            "clients": clients,
+            "answers_per_second": 12.4,
+            "search_ms": {"p50": 80.2, "p95": 120.6},
+            "errors": errors,
+        }
+        for clients, errors in ((1, {}), (32, {"503": 2, "lost": 1}))
+    )
+    found = {"items": 2000, "one_client": one, "all_clients": many, "server_memory_mb": {"own": 1672}}
+    for file in ("serve_load_million", "serve_load_postgres"):
+        write_json(tmp_path / f"{file}.json", found)
+    assert load_table(tmp_path).splitlines()[2:] == [
+        f"| 2,000, {store} | {clients} | 12 | 80, 121 ms | {errors} | 1.67 GB |"
+        for store in ("IVF", "PostgreSQL") for clients, errors in ((1, 0), (32, 3))
+    ]  # fmt: skip
