@@ -129,7 +129,8 @@ def fold_judges(
     before = None
     if not any((out / f"fold-{each + 1}" / _STATE).is_file() for each in range(config.folds)):
         most = replace(settings, epochs=max(1, round(settings.epochs * (1 - 1 / config.folds))))
-        needs = training_estimate(table, pixels, most, config.folds)
+        held_out = of_images(table, training_images(fold, 0, config.seed)[1])
+        needs = training_estimate(table, pixels, most, config.folds, held_out)
         tell(f"training {config.folds} judges takes {needs} here; --quick trains none")
     for judged in range(config.folds):
         codes = np.flatnonzero(fold == judged)

@@ -225,17 +225,17 @@ def run_experiment(
     config = resolve_experiment(config)
     data = data or prepare_dataset(config)
     device = pick_device(config.train.device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
     if tell is not None and not (run / "metrics.jsonl").exists():
-        needs = training_estimate(data.table.split("train"), data.images["train"], config.train)
+        parts = data.table.split("train"), data.images["train"]
+        needs = training_estimate(*parts, config.train, held_out=data.table.split("val"))
         epochs = "one epoch" if config.train.epochs == 1 else f"{config.train.epochs} epochs"
         tell(f"training for {epochs} by {config.train.method} takes {needs} here")
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     corruption = corrupt_dataset(data.table, config.noise, config.train.seed)
     if corruption.effective_rate >= 1:
         log.warning("%s: every training caption is wrong, there is nothing true to learn", data.table.name)
-    in_train = np.array(data.table.column("split")) == "train"
-    is_noisy = corruption.is_noisy[in_train]
+    is_noisy = corruption.is_noisy[np.array(data.table.column("split")) == "train"]
     train_table, images = corruption.table.split("train"), data.images["train"]
     known = judge = None
     noise = noise_fingerprint(corruption, config.oracle)

@@ -1,26 +1,21 @@
-"""How long a training takes and what it holds in memory, from a few steps measured beforehand."""
+"""How long a training takes and what it holds in memory, from a rehearsal of its parts."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from torch.nn.functional import normalize
 
 from pmpguard.data.images.sources import ImagesInMemory, ImageSource
 from pmpguard.data.pairs import PairTable
 from pmpguard.device import pick_device
-from pmpguard.kernels.awareness.fused import awareness_scores_fused
-from pmpguard.models.retriever import Retriever
-from pmpguard.training.config import TrainConfig
+from pmpguard.progress import spoken
+from pmpguard.training.config import TrainConfig, resolve
 from pmpguard.training.feature_cache import can_cache
+from pmpguard.training.loop import build_method
+from pmpguard.training.rehearsal import plan_pace, rehearse
 
-SAMPLE = 8  # images read to measure
-USUAL_WORDS = 12  # of a caption
-BESIDE_ATTENTION = 1.5  # a step takes so much longer than its awareness attention alone, detection included
-TRAINED = 3  # times the work of reading an image goes into training an encoder on it
+TEST_RANKINGS = 4  # by which the test split, about as large as validation, is ranked in the end
 BYTES_TRAINED, BYTES_FROZEN = 20, 4  # of a weight: itself, its gradient, two moments and its average
 
 
@@ -36,65 +31,38 @@ class Estimate:
 
 
 def training_estimate(
-    table: PairTable, pixels: ImageSource, settings: TrainConfig, runs: int = 1
+    table: PairTable,
+    pixels: ImageSource,
+    settings: TrainConfig,
+    runs: int = 1,
+    held_out: PairTable | None = None,
 ) -> Estimate:
-    """Of `runs` trainings on the pairs of `table`; frozen encoders read its images once.
+    """Of `runs` trainings on the pairs of `table`, each validated on pairs like those `held_out`.
 
-    Two batches are really encoded and one step of awareness attention really made, with random words.
+    What a training encodes, plans, steps and ranks is done with a few images and multiplied. Frozen encoders
+    read the images once for all runs.
     """
-    images, device = len(table.first_rows), pick_device(settings.device)
-    retriever = Retriever.create(settings.model, table.captions[:100]).to(device).eval()
-    per_image, bytes_per_image = _reading(retriever, pixels)
-    steps = runs * settings.epochs * max(1, round(len(table) / settings.batch_size))
-    if can_cache(retriever, settings.augmentation):
-        reading, held = images * per_image, images * bytes_per_image
-    else:
-        shown = settings.batch_size / settings.captions_per_image  # images of a step
-        reading, held = steps * shown * per_image * TRAINED, 0
-    if isinstance(pixels, ImagesInMemory):
-        held += pixels.pixels.numel()
-    weights = sum(
-        each.numel() * (BYTES_TRAINED if each.requires_grad else BYTES_FROZEN)
-        for each in retriever.parameters()
-    )
-    return Estimate(reading + steps * _step_seconds(retriever, settings) * BESIDE_ATTENTION, weights + held)
-
-
-@torch.no_grad()
-def _reading(retriever: Retriever, pixels: ImageSource) -> tuple[float, int]:
-    """Seconds and bytes of features of one image, by the second of two batches, as the first starts up."""
-    codes = np.arange(min(SAMPLE, len(pixels)))
-    took, size = 0.0, 0
-    for _ in range(2):
-        started = time.perf_counter()
-        for batch in pixels.batches([codes]):
-            features = retriever.image_tokens(batch).fragments
-            size = features.numel() * features.element_size()
-        took = time.perf_counter() - started
-    return took / len(codes), size // len(codes)
-
-
-def _step_seconds(retriever: Retriever, settings: TrainConfig) -> float:
-    texts, dim = settings.batch_size, settings.model.dim
-    images = max(2, texts // settings.captions_per_image)
-    draw = torch.Generator().manual_seed(0)
-    words = normalize(torch.randn(texts, USUAL_WORDS, dim, generator=draw), dim=-1).to(retriever.device)
-    shape = (images, retriever.image_encoder.grid**2, dim)
-    regions = normalize(torch.randn(shape, generator=draw), dim=-1).to(words)
-    words.requires_grad_()
-    started = time.perf_counter()
-    mask = torch.ones(words.shape[:2], dtype=torch.bool, device=words.device)
-    awareness_scores_fused(words, mask, regions, 0.0).sum().backward()  # type: ignore[no-untyped-call]
-    return time.perf_counter() - started
-
-
-def spoken(seconds: float) -> str:
-    """
-    >>> spoken(40), spoken(600), spoken(20_000)
-    ('less than a minute', 'about 10 minutes', 'about 5.6 hours')
-    """
-    if seconds < 60:
-        return "less than a minute"
-    if seconds < 90:
-        return "about a minute"
-    return f"about {seconds / 60:.0f} minutes" if seconds < 7200 else f"about {seconds / 3600:.1f} hours"
+    config, device = resolve(settings), pick_device(settings.device)
+    images, pairs = len(table.first_rows), len(table)
+    validated = 0 if held_out is None else len(held_out.first_rows)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        method = build_method(config, pairs, table.captions).to(device)
+        keeps = can_cache(method.retriever, config.augmentation)
+        trained = [each.requires_grad for each in method.parameters()]
+        sizes = [each.numel() for each in method.parameters()]
+        pace = rehearse(method, table, pixels, config)
+        plan = plan_pace(method, table, config)
+    decode = 0.0 if keeps or isinstance(pixels, ImagesInMemory) else pace.decode
+    encode = pace.encode + decode
+    steps = pairs // config.batch_size * config.batch_size * pace.step + images * decode
+    looks = plan.looks_first + plan.looks_later * (config.epochs - 1)
+    planning = plan.first + plan.later * (config.epochs - 1) + looks * images * encode
+    ranking = 0.0 if held_out is None else len(held_out) * validated * pace.rank
+    validation = -(-config.epochs // config.evaluate_every) * (validated * encode + ranking)
+    test = validated * encode + TEST_RANKINGS * ranking
+    reading = (images + 2 * validated) * (pace.read + pace.decode) if keeps else 0.0
+    seconds = reading + runs * (config.epochs * steps + planning + validation + test)
+    held = images * pace.kept + (pixels.pixels.numel() if isinstance(pixels, ImagesInMemory) else 0)
+    bytes_each = (BYTES_TRAINED if each else BYTES_FROZEN for each in trained)
+    weights = sum(size * each for size, each in zip(sizes, bytes_each, strict=True))
+    return Estimate(seconds, int(weights + held))
