@@ -37,6 +37,7 @@ from pmpguard.audit.crossfit import CrossfitConfig, of_images, training_settings
 from pmpguard.audit.judging import JudgedPart, distinct_captions, judge_together
 from pmpguard.data.images.sources import ImageSubset
 from pmpguard.data.pairs import PairTable
+from pmpguard.data.splits import keep_one_caption
 from pmpguard.device import pick_device
 from pmpguard.evaluation.detection import measure_detection, precision_at
 from pmpguard.evaluation.evaluate import Gallery
@@ -165,6 +166,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="of the images, where they are not beside the dataset")
     parser.add_argument("--images", type=int, default=1000, help="images used; 0 for all")
     parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--one-caption", action="store_true")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.2, 0.4, 0.6, 0.8])
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--encoders", default="auto")
@@ -175,11 +177,14 @@ def main() -> None:
     data = load_dataset(
         options.dataset, options.images, options.image_size, options.seed, options.folder, options.device
     )
+    if options.one_caption:
+        data = replace(data, table=keep_one_caption(data.table, seed=options.seed))
     config = CrossfitConfig(
         encoders=options.encoders, image_size=options.image_size, epochs=options.epochs,
         seed=options.seed, device=options.device,
     )  # fmt: skip
-    out = options.out or RESULTS / f"audit_detection_{data.name}.json"
+    captions = "_one_caption" if options.one_caption else ""
+    out = options.out or RESULTS / f"audit_detection_{data.name}{captions}.json"
     settings = {
         "dataset": data.name, "images": len(data.images), "pairs": len(data.table),
         "image_size": options.image_size, "encoders": options.encoders, "epochs": options.epochs,

@@ -203,7 +203,7 @@ def main() -> None:
                             groups["embeddings"][key].append(case)
     row = {
         "seed": options.seed, "draws": options.draws, "embedding_draws": options.embedding_draws,
-        "bootstrap": options.bootstrap,
+        "bootstrap": options.bootstrap, "sizes": options.sizes, "embedding_sizes": options.embedding_sizes,
         **{level: {key: summary(cases) for key, cases in found.items()} for level, found in groups.items()},
     }  # fmt: skip
     record(options.out, row, "cpu", started)
