@@ -58,8 +58,24 @@ $(VENV)-triton/.installed: constraints.txt Makefile
 	$(VENV)-triton/bin/pip install --quiet numpy==2.2.6 triton==3.6.0
 	touch $@
 
+# What other libraries' own code says, in environments of their own: benchmarks/results/peers.json.
+.PHONY: peers
+peers: $(VENV)/.installed $(VENV)-peers/.installed $(VENV)-exports/.installed
+	PMPGUARD_PEERS=$(VENV)-peers/bin/python PMPGUARD_EXPORT_PEERS=$(VENV)-exports/bin/python \
+		OMP_NUM_THREADS=1 $(BIN)/python benchmarks/peers.py
+
+$(VENV)-peers/.installed: Makefile
+	test -x $(VENV)-peers/bin/python || $(PYTHON) -m venv $(VENV)-peers
+	$(VENV)-peers/bin/pip install --quiet -e . open_clip_torch==3.3.0 clip_benchmark==1.6.2 torchgeo==0.8.1 sentencepiece protobuf
+	touch $@
+
+$(VENV)-exports/.installed: Makefile
+	test -x $(VENV)-exports/bin/python || $(PYTHON) -m venv $(VENV)-exports
+	$(VENV)-exports/bin/pip install --quiet fiftyone==1.22.1 label-studio-sdk==2.1.2
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(VENV)-triton build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-triton $(VENV)-peers $(VENV)-exports build dist site .pytest_cache .mypy_cache .ruff_cache
 
 # The attack: kills, power cuts, full disks, damaged files, struck training, rude clients. About twenty minutes on an idle machine.
 .PHONY: torture

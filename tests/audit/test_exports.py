@@ -136,7 +136,7 @@ def test_which_pairs(report: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PEERS, reason="PMPGUARD_EXPORT_PEERS names no Python with fiftyone, label-studio-sdk")
-def test_the_real_tools_take_the_exports(report: Path, tmp_path: Path) -> None:
+def test_the_real_tools_take_the_exports(report: Path, tmp_path: Path, record_property: Any) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def peer(tool: Any) -> list[dict[str, Any]]:
@@ -155,4 +155,6 @@ def test_the_real_tools_take_the_exports(report: Path, tmp_path: Path) -> None:
     decided = read_decisions(
         tmp_path / "export.json", read_summary(report / "summary.json").dataset, [one.pair_id for one in rows]
     )
+    record_property("samples in FiftyOne", len(rows))
+    record_property("decisions of Label Studio", len(decided))
     assert len(decided) == 30 and decided[rows[3].pair_id] == Decision("edit", "written anew & <b>3</b>")

@@ -132,13 +132,14 @@ def test_bands_are_chosen_as_the_data_set_names_them(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PEERS, reason="PMPGUARD_PEERS names no Python that has torchgeo")
-def test_a_data_set_of_the_real_torchgeo(tmp_path: Path) -> None:
+def test_a_data_set_of_the_real_torchgeo(tmp_path: Path, record_property: Any) -> None:
     script = Path(__file__).parents[1] / "peers" / "torchgeo_samples.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [PEERS, str(script), str(tmp_path)], check=True, env=environment, capture_output=True
     )
     found = json.loads(done.stdout)
+    record_property("images of torchgeo", len(found["pixels"]))
     assert found["captions"] == ["Forest", "River"]
     assert found["pixels"] == [[40, 30, 20], [140, 130, 120]]  # bands 4, 3 and 2
 

@@ -15,7 +15,7 @@ WRITTEN = Path(__file__).parent / "data" / "peer_recalls.npz"
 PEERS = os.environ.get("PMPGUARD_PEERS", "")  # a Python that has open_clip and clip_benchmark
 
 
-def check(path):
+def check(path, record_property=lambda name, value: None):
     stored = np.load(path)
     images, texts, image_of = stored["images"], stored["texts"], stored["image_of"]
     for name, rows in (
@@ -25,6 +25,7 @@ def check(path):
         found = retrieval_recall(texts[rows] @ images.T, image_of[rows], bootstrap=0)
         wanted = stored[name]
         np.testing.assert_allclose((*found.i2t, *found.t2i), wanted, atol=1e-4)
+        record_property(f"recall, {name}", float(np.abs((*found.i2t, *found.t2i) - wanted).max()))
         assert found.mr == pytest.approx(wanted.mean(), abs=1e-4)
         assert wanted.min() > 5 and wanted.max() < 99  # nothing of it is trivial
 
@@ -35,8 +36,8 @@ def test_recalls_are_those_of_other_libraries():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PEERS, reason="PMPGUARD_PEERS names no Python that has open_clip and clip_benchmark")
-def test_the_real_libraries_agree_today(tmp_path):
+def test_the_real_libraries_agree_today(tmp_path, record_property):
     script = Path(__file__).parents[1] / "peers" / "recall_references.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([PEERS, str(script), str(tmp_path / "new.npz")], check=True, env=environment)
-    check(tmp_path / "new.npz")
+    check(tmp_path / "new.npz", record_property)

@@ -23,10 +23,10 @@ WRITTEN = HERE / "data" / "openclip"
 PEERS = os.environ.get("PMPGUARD_PEERS", "")  # a Python that has open_clip
 
 
-def check_against(folder: Path, vocabulary: Path, out: Path) -> None:
+def check_against(folder: Path, vocabulary: Path, out: Path) -> float:
     """Convert and load the model, and hold its vectors of all images and texts against the recorded ones."""
     convert(folder, out, tokenizer=vocabulary)
-    check_vectors(pmpguard.load(out), folder, out.parent / "saved")
+    return check_vectors(pmpguard.load(out), folder, out.parent / "saved")
 
 
 @pytest.mark.parametrize("case", ["quickgelu-crop", "tanh-squash"])
@@ -60,18 +60,21 @@ def test_a_crop_may_be_squashed_instead(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not PEERS, reason="PMPGUARD_PEERS names no Python that has open_clip")
 @pytest.mark.parametrize("large", [False, True])
-def test_the_real_library_agrees_today(large, tmp_path):
+def test_the_real_library_agrees_today(large, tmp_path, record_property):
     script = HERE.parent / "peers" / "openclip_references.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     more = ["--large"] if large else []
     subprocess.run([PEERS, str(script), str(tmp_path / "peer"), *more], check=True, env=environment)
     for folder in sorted(path for path in (tmp_path / "peer").iterdir() if path.is_dir()):
-        check_against(folder, tmp_path / "peer" / "vocabulary.txt.gz", tmp_path / folder.name / "out")
+        words, out = tmp_path / "peer" / "vocabulary.txt.gz", tmp_path / folder.name / "out"
+        record_property(f"difference, {folder.name}", check_against(folder, words, out))
     if large:
         configs = json.loads((tmp_path / "peer" / "configs.json").read_text())
         assert len(configs) > 100
         taken = [name for name, config in configs.items() if is_taken(config, tmp_path)]
         assert len(taken) > 30 and all(name.startswith("ViT-") for name in taken), taken
+        record_property("models that open_clip knows", len(configs))
+        record_property("of them converted", len(taken))
 
 
 def is_taken(config: dict[str, object], folder: Path) -> bool:

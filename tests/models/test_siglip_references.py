@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.reference_vectors import check_vectors
+from PIL import Image
 
 import pmpguard
 from pmpguard.cli.convert_weights import convert
@@ -91,11 +92,17 @@ def test_a_folder_without_any_tokenizer_says_what_is_missing(tmp_path):
 @pytest.mark.skipif(
     not PEERS, reason="PMPGUARD_PEERS names no Python that has transformers and sentencepiece"
 )
-def test_the_real_library_agrees_today(tmp_path):
+def test_the_real_library_agrees_today(tmp_path, record_property):
     script = HERE.parent / "peers" / "siglip_references.py"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     subprocess.run([PEERS, str(script), str(tmp_path / "peer")], check=True, env=environment)
     for case, empty in EMPTY.items():
         folder = as_from_the_hub(tmp_path / "peer" / case, tmp_path / case)
-        check_vectors(pmpguard.load(folder), folder, tmp_path / f"saved-{case}", empty)
-        assert json.loads((folder / "texts.json").read_text())
+        model = pmpguard.load(folder)
+        difference = check_vectors(model, folder, tmp_path / f"saved-{case}", empty)
+        record_property(f"difference, {case}", difference)
+        found, inputs = (np.load(folder / f"{name}.npz") for name in ("outputs", "inputs"))
+        if "torchvision" in found:
+            seen = model.encode_document([Image.fromarray(inputs[name]) for name in inputs.files])
+            moved = np.abs(seen.numpy() - found["torchvision"]).max()
+            record_property(f"difference, {case} with torchvision", float(moved))

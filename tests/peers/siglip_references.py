@@ -3,13 +3,15 @@
     python tests/peers/siglip_references.py OUT
 
 It needs transformers with sentencepiece and protobuf, which alone read SigLIP's `spiece.model`. Images go
-through its processor of Pillow: that of torchvision, the default where there is one, rounds otherwise. The
-captions of SigLIP 2 were in lower case, which its tokenizer, Gemma's, leaves to the caller.
+through its processor of Pillow: that of torchvision, the default where there is one, rounds otherwise, and
+what comes of it is written, too. The captions of SigLIP 2 were in lower case, which its tokenizer, Gemma's,
+leaves to the caller.
 """
 
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import io
 import json
 import sys
@@ -21,7 +23,14 @@ import torch
 from openclip_references import TEXTS, images
 from PIL import Image
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
-from transformers import GemmaTokenizer, SiglipConfig, SiglipImageProcessorPil, SiglipModel, SiglipTokenizer
+from transformers import (
+    GemmaTokenizer,
+    SiglipConfig,
+    SiglipImageProcessor,
+    SiglipImageProcessorPil,
+    SiglipModel,
+    SiglipTokenizer,
+)
 
 CONTEXT, SIZE = 20, 32
 
@@ -82,12 +91,19 @@ def write_case(folder: Path, tokenizer: SiglipTokenizer | GemmaTokenizer, texts:
     ids = tokenizer(
         texts, padding="max_length", max_length=CONTEXT, truncation=True, return_tensors="pt"
     ).input_ids
+    rounded = {}
+    if importlib.util.find_spec("torchvision"):
+        other = SiglipImageProcessor(size={"height": SIZE, "width": SIZE})
+        tensors = [torch.from_numpy(array).permute(2, 0, 1) for array in arrays]
+        with torch.no_grad():
+            found = model.get_image_features(**other(tensors, return_tensors="pt")).pooler_output
+        rounded["torchvision"] = torch.nn.functional.normalize(found)
     with torch.no_grad():
         seen = model.get_image_features(pixel_values=pixels).pooler_output
         read = model.get_text_features(input_ids=ids).pooler_output
     unit = torch.nn.functional.normalize
     np.savez(folder / "inputs.npz", *arrays)
-    np.savez(folder / "outputs.npz", images=unit(seen), texts=unit(read), ids=ids)
+    np.savez(folder / "outputs.npz", images=unit(seen), texts=unit(read), ids=ids, **rounded)
     (folder / "texts.json").write_text(json.dumps(TEXTS))
 
 
