@@ -141,6 +141,18 @@ def test_markdown(sections):
     assert text.count("**") == 2 and "recomputed" in text
 
 
+def test_a_single_seed_shows_its_interval_and_several_their_deviation():
+    interval = {"mr_low": 18.25, "mr_high": 22.0}
+    one, two = (row(seed=seed, metrics={**row(mr=20.0).metrics, **interval}) for seed in (0, 1))
+    for rows, mr in (
+        ([one], "20.00 (18.25 to 22.00)"),
+        ([one, two], "20.00 ± 0.00"),
+        ([row(mr=20.0)], "20.00"),
+    ):
+        sections = make_sections(summarise(rows))
+        assert f"**{mr}**" in to_markdown(sections) and mr.replace("±", "$\\pm$") in to_latex(sections)
+
+
 def test_csv(sections):
     lines = list(csv.DictReader(io.StringIO(to_csv(sections))))
     assert (lines[0]["mr_mean"], lines[0]["source"], lines[0]["seeds"]) == ("21.0", "ours", "2")

@@ -16,6 +16,7 @@ from pmpguard.config import to_dict
 from pmpguard.data.known_datasets import is_stand_in
 from pmpguard.device import pick_device
 from pmpguard.errors import ConfigError, DataError, MissingExtraError
+from pmpguard.evaluation.evaluate import SMALL_GALLERY, small_gallery_note
 from pmpguard.experiments.downloads import missing_dataset, missing_weights
 from pmpguard.experiments.grid import Cell, GridConfig, finished_rows, grid_cells, merge, read_grid, run_grid
 from pmpguard.experiments.paper_reference import find_paper_row
@@ -331,6 +332,8 @@ def rendered(
         write_atomic(out / name, text)
     files = [out / name for name in texts]
     notes = [] if len(rows) == runs else [f"{runs - len(rows)} of {runs} runs are missing"]
+    few = min(int(row.metrics.get("test_images", SMALL_GALLERY)) for row in rows)
+    notes += [small_gallery_note(few)] if few < SMALL_GALLERY else []
     now = {cell.fingerprint for cell in grid_cells(grid)}
     others = sum(row.fingerprint not in now for row in rows)
     if others:

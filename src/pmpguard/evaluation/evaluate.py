@@ -130,12 +130,15 @@ class EvaluationReport:
 
     def notes(self) -> list[str]:
         """What a reader should know before comparing the recalls."""
-        if self.images >= SMALL_GALLERY:
-            return []
-        return [
-            f"among {self.images} images recalls are high by themselves; do not compare them with those of "
-            "larger galleries"
-        ]
+        return [small_gallery_note(self.images)] if self.images < SMALL_GALLERY else []
+
+
+def small_gallery_note(images: int) -> str:
+    """What recalls among few images do not tell."""
+    return (
+        f"among {images} images recalls are high by themselves; do not compare them with those of larger "
+        "galleries"
+    )
 
 
 def evaluate_retriever(

@@ -22,6 +22,10 @@ TITLES = {
     "peak_memory_gb": "GB",
 }  # fmt: skip
 TOLD = "ours, told the labels"
+RECALLED = (
+    "Recalls in percent, mean ± standard deviation over seeds; mR is their mean, of one seed with its 95 % "
+    "interval from resampled images."
+)
 SHARES = frozenset(DETECTION_METRICS)  # in [0, 1], shown with three decimals
 WHOLE = frozenset({"models_trained", "train_seconds"})  # shown without decimals or deviation
 
@@ -98,14 +102,14 @@ def same_method(printed: str, ours: str) -> bool:
 
 def to_markdown(sections: Sequence[Section], title: str = "Results") -> str:
     """Readable tables, the best mR of ours in bold."""
-    parts = [f"# {title}", "", "Recalls in percent, mean ± standard deviation over seeds; mR is their mean."]
+    parts = [f"# {title}", "", RECALLED]
     for section in sections:
         names = _columns(section)
         heads = ["method", "source", "seeds", *(TITLES[name] for name in names)]
         best = _best_mr(section)
         parts += ["", f"## {section.title}", "", _markdown_row(heads), _markdown_row(["---"] * len(heads))]
         for line in section.lines:
-            cells = [_cell(line.metrics.get(name), name) for name in names]
+            cells = [_cell(line, name) for name in names]
             if line is best:
                 cells[names.index("mr")] = f"**{cells[names.index('mr')]}**"
             method = line.method.replace("|", "\\|")
@@ -154,7 +158,7 @@ def to_latex(sections: Sequence[Section], title: str = "Results") -> str:
             "\\midrule",
         ]
         for line in section.lines:
-            cells = [_cell(line.metrics.get(name), name, "$\\pm$", "--") for name in names]
+            cells = [_cell(line, name, "$\\pm$", "--") for name in names]
             if line is best:
                 cells[names.index("mr")] = f"\\textbf{{{cells[names.index('mr')]}}}"
             method = _escape(line.method)
@@ -185,14 +189,18 @@ def _has_paper_row(sections: Sequence[Section]) -> bool:
     return any(line.printed for section in sections for line in section.lines)
 
 
-def _cell(statistic: Statistic | None, name: str, plus_minus: str = "±", missing: str = "–") -> str:
+def _cell(line: Line, name: str, plus_minus: str = "±", missing: str = "–") -> str:
+    statistic = line.metrics.get(name)
     if statistic is None:
         return missing
     if name in WHOLE:
         return f"{statistic.mean:.0f}"
     digits = 3 if name in SHARES else 2
     mean = f"{statistic.mean:.{digits}f}"
-    return mean if statistic.std is None else f"{mean} {plus_minus} {statistic.std:.{digits}f}"
+    if statistic.std is not None:
+        return f"{mean} {plus_minus} {statistic.std:.{digits}f}"
+    low, high = (line.metrics.get(f"{name}_{end}") for end in ("low", "high"))
+    return mean if low is None or high is None else f"{mean} ({low.mean:.2f} to {high.mean:.2f})"
 
 
 def _markdown_row(cells: Sequence[str]) -> str:

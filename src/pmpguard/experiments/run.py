@@ -382,11 +382,11 @@ def row_metrics(
         "effective_rate": corruption.effective_rate,
         "pairs_per_second": round(trained.pairs_per_second, 1),
         "train_seconds": round(trained.seconds, 2),
+        "test_images": float(test.images),
     }
     if test.peak_memory_gb is not None:
         metrics["peak_memory_gb"] = round(test.peak_memory_gb, 3)
-    for name, recall in test.rankings.items():
-        metrics[f"mr[{name}]"] = recall.mr
+    metrics |= {f"mr[{name}]": recall.mr for name, recall in test.rankings.items()}
     if detection is not None:
         found = detection.as_dict(ranks_only=trained.method.only_ranks)
         metrics |= {f"detection_{name}": value for name, value in found.items()}
