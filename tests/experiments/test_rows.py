@@ -63,6 +63,10 @@ def test_bad_rows_are_named(tmp_path):
     path.write_text(good + "oops\n" + good)
     with pytest.raises(DataError, match="line 2: not a result row"):
         read_rows(path)
+    for bad in (good.replace("infonce", "\\ud800"), "[" * 100_000):  # half a character, nested without end
+        path.write_text(bad + "\n" + good)
+        with pytest.raises(DataError, match="line 1: not a result row"):
+            read_rows(path)
     path.write_text(good.replace('"seed"', '"sed"') + good)
     with pytest.raises(DataError, match=r"line 1.*sed: unknown"):
         read_rows(path)

@@ -103,8 +103,10 @@ def read_rows(path: Path) -> list[ResultRow]:
         if not line.strip() or (number == len(lines) and not _is_json(line)):
             continue
         try:
-            rows.append(from_dict(ResultRow, json.loads(line), where=f"{path} line {number}"))
-        except (ValueError, ConfigError) as error:
+            stored = json.loads(line)
+            json.dumps(stored, ensure_ascii=False).encode()  # half a character could not be written again
+            rows.append(from_dict(ResultRow, stored, where=f"{path} line {number}"))
+        except (ValueError, RecursionError, ConfigError) as error:
             raise DataError(
                 f"{path} line {number}: not a result row ({error})", fix="remove the line"
             ) from error
@@ -194,6 +196,6 @@ def _agree(known: Any, other: Any) -> bool:
 def _is_json(line: bytes) -> bool:
     try:
         json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
