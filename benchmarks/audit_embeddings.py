@@ -48,7 +48,7 @@ def unseen_pairs(folder: Path, splits: list[str] | None) -> PairTable:
 
 
 def embedded(table: PairTable, retriever: Retriever) -> ClipEmbeddings:
-    images = open_images(table, retriever.config.image_size, retriever.device, framing=retriever.framing)
+    images = open_images(table, retriever.config.input_size, retriever.device, framing=retriever.framing)
     captions, pixels = Split.open(table, images, retriever).encode(retriever)
     return ClipEmbeddings(table, images=pixels.pooled.cpu().numpy(), captions=captions.pooled.cpu().numpy())
 

@@ -61,7 +61,7 @@ class Record:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "call" or report.outcome != "passed":
             self.outcomes[report.outcome] = self.outcomes.get(report.outcome, 0) + 1
-            self.measured |= dict(report.user_properties)
+            self.measured |= {name: float(str(value)) for name, value in report.user_properties}
 
 
 def main() -> int:
