@@ -9,7 +9,8 @@ Every size runs in a fresh process. Given are the pairs and the vectors; measure
 with them, from training-free detection up to the verdicts with their interval. Memory beyond what is given is
 the highest resident size meanwhile, less that before. Afterwards, and not counted there, captions are
 proposed to flagged images, and the neighbours that the inverted lists find are compared with the exact ones.
-Processor time is given beside the clock's: on a busy machine only the former says anything.
+Processor time is given beside the clock's: on a busy machine only the former says anything. Sizes that are
+not named keep what an earlier run has written of them.
 
     python benchmarks/detection_scale.py [--pairs 20000 100000 1000000] [--threads 2] [--out FILE.json]
 """
@@ -175,7 +176,8 @@ def main() -> None:
     if options.one:
         print(json.dumps(one_size(options.pairs[0])))
         return
-    sizes = []
+    recorded = json.loads(options.out.read_text()).get("sizes", []) if options.out.is_file() else []
+    sizes = [size for size in recorded if size["pairs"] not in options.pairs]
     for pairs in options.pairs:
         command = [
             sys.executable,
@@ -192,7 +194,7 @@ def main() -> None:
         row = {
             "dim": [TEXT_DIM, IMAGE_DIM],
             "kinds": KINDS,
-            "sizes": sizes,
+            "sizes": sorted(sizes, key=lambda size: size["pairs"]),
             "threads": options.threads,
             "hardware": describe_hardware(),
             "commit": current_commit(),

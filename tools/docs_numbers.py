@@ -31,7 +31,7 @@ from tools.docs_audit import (
 )
 from tools.docs_benchmark import by_seed, chance_table, natural_table, part_chance_table, unmeasured_table
 from tools.docs_search import codecs_table, default_head_table, large_table, load_table, stores_table
-from tools.docs_speed import convolution_table, scoring_table, step_table
+from tools.docs_speed import convolution_table, judging_table, scoring_table, step_table
 
 OURS = "PMPGuard, this package"
 HEADLINE = (
@@ -364,6 +364,7 @@ TABLES: dict[str, Callable[[Path], str]] = {
     "search codecs": codecs_table,
     "search large": large_table,
     "search load": load_table,
+    "detection scale": judging_table,
     "search stores": stores_table,
     "shard-reading": shard_table,
     "memory-scale": memory_table,

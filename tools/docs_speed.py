@@ -1,4 +1,4 @@
-"""Tables of the documents on speed, from the JSON files that benchmarks wrote on a GPU."""
+"""Tables of the documents on speed, from the JSON files that benchmarks wrote."""
 
 from __future__ import annotations
 
@@ -67,3 +67,24 @@ def convolution_table(results: Path) -> str:
         for name, label in NETWORKS.items()
     ]
     return markdown_table(["MobileNetV2", "ms", "images/s"], rows)
+
+
+def judging_table(results: Path) -> str:
+    """What judging costs and tells as collections grow."""
+    rows = [
+        [
+            f"{size['pairs']:,}",
+            f"{size['processor_seconds']:,.0f} s",
+            f"{size['seconds']:,.0f} s",
+            f"{size['extra_bytes_per_pair']:,}",
+            f"{size['auroc']:.4f}",
+            f"{size['noise_rate']:.3f}",
+            percent(size["neighbour_recall_canonical"]),
+        ]
+        for size in read_json(results / "detection_scale.json")["sizes"]
+    ]
+    heads = (
+        "pairs", "processor time", "clock", "bytes a pair beyond the vectors", "AUROC",
+        "estimated rate (0.4)", "neighbours found",
+    )  # fmt: skip
+    return markdown_table(heads, rows)

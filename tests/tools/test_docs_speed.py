@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pmpguard.files import write_json
-from tools.docs_speed import STEPS, convolution_table, scoring_table, step_table
+from tools.docs_speed import STEPS, convolution_table, judging_table, scoring_table, step_table
 
 
 def test_scores_stand_with_their_times_and_share_of_the_peak(tmp_path: Path) -> None:
@@ -37,3 +37,13 @@ def test_convolutions(tmp_path: Path) -> None:
     rows = {name: {"milliseconds": 29.29, "images_per_second": 8740.2} for name in names}
     write_json(tmp_path / "convolutions_gpu.json", {"mobilenet-v2_256": rows})
     assert convolution_table(tmp_path).splitlines()[-1] == "| and 1×1 by kernels | 29.3 | 8,740 |"
+
+
+def test_judging_has_a_line_for_every_number_of_pairs(tmp_path: Path) -> None:
+    size = {
+        "pairs": 20_000, "processor_seconds": 1077.8, "seconds": 61.6, "extra_bytes_per_pair": 29437,
+        "auroc": 0.99834, "noise_rate": 0.4017, "neighbour_recall_canonical": 0.233,
+    }  # fmt: skip
+    write_json(tmp_path / "detection_scale.json", {"sizes": [size]})
+    line = "| 20,000 | 1,078 s | 62 s | 29,437 | 0.9983 | 0.402 | 23% |"
+    assert judging_table(tmp_path).splitlines()[2] == line
