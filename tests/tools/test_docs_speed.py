@@ -45,5 +45,5 @@ def test_judging_has_a_line_for_every_number_of_pairs(tmp_path: Path) -> None:
         "auroc": 0.99834, "noise_rate": 0.4017, "neighbour_recall_canonical": 0.233,
     }  # fmt: skip
     write_json(tmp_path / "detection_scale.json", {"sizes": [size]})
-    line = "| 20,000 | 1,078 s | 62 s | 29,437 | 0.9983 | 0.402 | 23% |"
+    line = "| 20,000 | 1,078 s | 62 s | 29,437 | 0.9983 | 0.402 | 23 % |"
     assert judging_table(tmp_path).splitlines()[2] == line
