@@ -1,4 +1,4 @@
-"""Run by test_distributed in one or two processes: the first step's gradients, then a short training run.
+"""Run by test_distributed in one or two processes: of each method the first gradients, then a short run.
 
 In float64 throughout, so that the order of sums hides nothing: results must agree to many digits. The loop
 itself rounds encoded vectors to float32; that is switched off here.
@@ -53,11 +53,16 @@ def first_gradients(config: TrainConfig, data: TrainingData, world: World) -> di
     return found | {"loss": reported["loss"]}
 
 
-def main(out: Path, method_name: str) -> None:
+def main(out: Path, methods: list[str]) -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo")
-    world = World.current()
+    for method in methods:
+        compared(out / method, method, World.current())
+    dist.destroy_process_group()
+
+
+def compared(out: Path, method_name: str, world: World) -> None:
     method_name, _, how = method_name.partition(" ")
     settings = {"detect_from_epoch": 1} if method_name == "pmpguard" else {}
     if how == "twice":
@@ -77,8 +82,7 @@ def main(out: Path, method_name: str) -> None:
         {name: value.detach().clone().contiguous() for name, value in found.items()},
         out / f"rank-{world.rank}.safetensors",
     )
-    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(Path(sys.argv[1]), sys.argv[2:])
