@@ -215,3 +215,15 @@ def test_kernels_reach_what_the_documents_say() -> None:
             assert pairs[f"{part}_{features}"]["captions_with_same_ten_best"] >= 0.999
     assert steps["methods"]["pmpguard without gates"]["step"]["ratio_to_infonce"] < 1.25
     assert steps["methods"]["pmpguard"]["memory"]["gigabytes_above_infonce"] < 4
+
+
+def test_other_libraries_gave_the_same() -> None:
+    (found,) = rows_of(RESULTS / "peers.json")
+    assert set(found["tests"]) == {"passed"} and len(found["versions"]) == 7
+    differences = {name: value for name, value in found["measured"].items() if name.startswith("difference")}
+    moved = {name: value for name, value in differences.items() if name.endswith("with torchvision")}
+    assert len(moved) == 2 and 0.004 < min(moved.values()) < max(moved.values()) < 0.007  # as the page says
+    assert len(differences) >= 15 and max(differences[name] for name in differences.keys() - moved) < 1e-5
+    assert max(found["measured"][f"recall, {name}"] for name in ("open_clip", "clip_benchmark")) < 1e-4
+    assert found["measured"]["models that open_clip knows"] == 144
+    assert found["measured"]["of them converted"] == 31
