@@ -19,6 +19,7 @@ import pytest
 from helpers.search_examples import SCENES, make_world
 
 from pmpguard.cli.main import VERBS, arranged, main
+from pmpguard.experiments.downloads import DOWNLOADS
 from pmpguard.methods.registry import BUILT_IN
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,12 +53,14 @@ def blocks(text: str, language: str = "") -> list[str]:
 
 
 def commands(text: str) -> list[str]:
-    """Every `pmpguard ...` in blocks of plain code and between backticks, without comments."""
-    lines = "".join(blocks(text)).replace("\\\n", " ").splitlines()
+    """Every `pmpguard ...` in blocks of plain code or shell and between backticks, without comments."""
+    code = "".join(blocks(text) + blocks(text, "sh"))
+    lines = code.replace("\\\n", " ").splitlines()
+    lines = [re.sub(r"^.*-m pmpguard ", "pmpguard ", line) for line in lines]
     prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     lines += [" ".join(words.split()) for words in re.findall(r"`(pmpguard [^`]+)`", prose)]
     return [
-        " ".join(re.split(r"\s+#\s", line)[0].split())
+        " ".join(re.split(r"\s+[#>|]\s", line)[0].split())
         for line in lines
         if re.match(r"pmpguard [a-z-]", line) and "..." not in line and "COMMAND" not in line
     ]
@@ -234,6 +237,13 @@ def test_the_page_on_installing_lists_every_extra() -> None:
     page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
     assert set(rows) == set(project["optional-dependencies"]) - {"dev", "docs"}
+
+
+def test_the_page_on_training_says_where_datasets_are_offered() -> None:
+    page = (ROOT / "docs" / "train.md").read_text(encoding="utf-8")
+    for download in DOWNLOADS.values():
+        assert download.title.split(" (")[0] in page and download.source.partition(",")[0] in page
+        assert all(part.split("  ")[0] in page for part in download.holds)
 
 
 def test_make_has_the_targets_that_pages_name() -> None:

@@ -230,7 +230,7 @@ def test_a_split_that_is_not_there_is_named(
     assert "'val'" in error and "train, test" in error
 
 
-@pytest.mark.parametrize("name", ["RSICD", "rsitmd", "rs5m", "mine"])
+@pytest.mark.parametrize("name", ["RSICD", "ucm", "rsitmd", "rs5m", "mine"])
 def test_a_missing_dataset_says_what_to_download_and_where_to_put_it(
     trained: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -239,10 +239,11 @@ def test_a_missing_dataset_says_what_to_download_and_where_to_put_it(
         assert main([*words, "--dataset", str(place)]) == 1
         error = capsys.readouterr().err
         assert f"{place}: no such dataset" in error and "--dataset" in error
-        files = {"RSICD": "dataset_rsicd.json", "rsitmd": "dataset_RSITMD.json", "rs5m": "train/*.tar"}
+        files = {"RSICD": "dataset_rsicd.json", "ucm": "dataset.json", "rsitmd": "dataset_RSITMD.json"}
+        files["rs5m"] = "train/*.tar"
         for wanted in [files[name]] if name in files else files.values():
             assert f"{place}/{wanted}" in error
-        assert error.count("https://") == (1 if name in files else 3)
+        assert error.count("https://") == (1 if name in files else 4)
     assert not (tmp_path / "run").exists()
 
 

@@ -27,6 +27,11 @@ DOWNLOADS = {
         "https://github.com/201528014227051/RSICD_optimal",
         ("dataset_rsicd.json", "images/  (airport_1.jpg ... 00001.jpg ..., from RSICD_images)"),
     ),
+    "ucm": Download(
+        "UCM-Captions (2,100 images, five captions each)",
+        "https://github.com/201528014227051/RSICD_optimal, Other Datasets Source",
+        ("dataset.json", "images/"),
+    ),
     "rsitmd": Download(
         "RSITMD (4,743 images, five captions each)",
         "https://github.com/xiaoyuan1996/AMFMN",
