@@ -41,7 +41,7 @@ RUN = {
     "pmpguard audit my-dataset/ --quick --out report/": "",
     "pmpguard clean report/ --policy drop --out cleaned.parquet": "",
     "pmpguard evaluate runs/first/model --dataset my-dataset/ --split test": "",
-    "pmpguard train runs/mine --dataset my-dataset/ --train.method mymethods:Mine": TINY,
+    "pmpguard train runs/mine --dataset my-dataset/ --config frozen-light --train.method mymethods:Mine": TINY,
     'pmpguard search images/.pmpguard/index "planes beside a long building" -k 10 --explain': "",
 }
 
