@@ -10,6 +10,7 @@ from statistics import mean
 import pytest
 
 from pmpguard.experiments.rows import read_rows
+from pmpguard.files import read_json
 
 ROOT = Path(__file__).parents[1]
 RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
@@ -87,3 +88,11 @@ def test_frozen_encoders_are_no_win_everywhere(results: str) -> None:
     assert max((value, name) for (name, rate), value in mr.items() if not rate)[1] == "dove"
     assert "PMPGuard is not the best everywhere" in results
     assert "PMPGuard is not the best everywhere" in plain("README.md")
+
+
+def test_a_judge_from_outside() -> None:
+    rows = read_json(ROOT / "benchmarks" / "results" / "outside_judge_rsicd.json")["rows"]
+    auroc = {kind: [row["auroc"] for row in rows if row["judge"] == kind] for kind in ("none", "clean pairs")}
+    alone, heard = (mean(values) for values in auroc.values())
+    assert len(auroc["none"]) == 3
+    assert f"raises AUROC from {alone:.3f} to {heard:.3f} (means of three seeds)" in plain("docs/audit.md")
