@@ -49,7 +49,6 @@ def encode_texts(texts):
     ids = np.array([each.ids for each in found], np.int64)
     mask = np.array([each.attention_mask for each in found], np.int64)
     return onnxruntime.InferenceSession("text.onnx").run(["vectors"], {{"ids": ids, "mask": mask}})[0]
-
 """
 
 
@@ -249,11 +248,8 @@ def card(model: Retriever) -> str:
             f"left, top = {left}, {top}",
             "image = image.crop((left, top, left + size, top + size))",
         ]
-    size, dim, resized = (
-        model.config.image_size,
-        model.config.dim,
-        "\n".join(f"    {line}" for line in resize),
-    )
+    resized = "\n".join(f"    {line}" for line in resize)
+    size, dim = model.config.image_size, model.config.dim
     title, encoders = "Images to vectors as ONNX", model.config.vision
     about = "Images that are alike have a high dot product of their vectors."
     library, reads, shown = "", "", 'encode_images(["scene.png"])'
