@@ -36,7 +36,9 @@ TINY = (
     "--train.model.vision tiny --train.model.text tiny --train.model.dim 32 --train.model.image_size 64 "
     "--train.epochs 1 --train.batch_size 40 --train.device cpu"
 )
-OWN_METHOD = "pmpguard train runs/mine --dataset my-dataset/ --config frozen-light --train.method mymethods:Mine"
+OWN_METHOD = (
+    "pmpguard train runs/mine --dataset my-dataset/ --config frozen-light --train.method mymethods:Mine"
+)
 # README's commands that are run, in this order, with further words that make them small.
 RUN = {
     "pmpguard audit my-dataset/ --quick --out report/": "",
