@@ -15,6 +15,7 @@ from pmpguard.audit.report_folder import write_report_folder
 from pmpguard.audit.report_training import audit_training
 from pmpguard.cli.clean import clean
 from pmpguard.data.formats import read_pairs
+from pmpguard.detection.judge import FLAGGED_BELOW
 from pmpguard.errors import ConfigError
 from pmpguard.evaluation.detection import measure_detection
 from pmpguard.experiments.run import ExperimentConfig, prepare_dataset
@@ -64,7 +65,7 @@ def test_rows_are_the_methods_own_verdicts_beside_the_truth(run):
     for row, before in zip(judged.rows, clean_table.captions, strict=True):
         truth = judged.truth[row.pair_id]
         assert truth.caption == before and truth.mismatched == (row.caption != before)
-        assert row.flag == (row.p_match < 0.5) == bool(row.proposals)
+        assert row.flag == (row.p_match < FLAGGED_BELOW) == bool(row.proposals)
         assert row.caption == before or truth.mismatched
         for word in row.words:
             assert row.caption[word.start : word.stop].isalnum()
@@ -74,7 +75,8 @@ def test_rows_are_the_methods_own_verdicts_beside_the_truth(run):
             assert one.caption == source.caption and one.p_match == pytest.approx(0.7) and one.words
             others = [other.p_match for other in judged.rows if other.caption == one.caption]
             assert source.p_match == max(others)
-    assert judged.summary.mismatch_rate == 0.37 and judged.summary.flagged == int((p_match < 0.5).sum())
+    assert judged.summary.mismatch_rate == 0.37
+    assert judged.summary.flagged == int((p_match < FLAGGED_BELOW).sum())
     assert np.asarray(judged.load_thumbnail(judged.rows[7].image)).tolist() == (
         data.images["train"].pixels[noisy.image_codes[7]].permute(1, 2, 0).tolist()
     )

@@ -78,7 +78,7 @@ def audit_training(
         verdicts = words.verdicts(row, with_regions=bool(rank[row] <= heat_maps))
         number = -1 if method.proposed_caption is None else int(method.proposed_caption[row])
         proposals: tuple[Proposal, ...] = ()
-        if p < 0.5 and number >= 0 and method.proposed_probability is not None:
+        if p < FLAGGED_BELOW and number >= 0 and method.proposed_probability is not None:
             probability = float(method.proposed_probability[row])
             proposals = (proposal(texts, number, probability, source[number], pairs, words, row),)
         rows.append(
@@ -91,7 +91,7 @@ def audit_training(
                 p_match=p,
                 flag=p < FLAGGED_BELOW,
                 rank=int(rank[row]),
-                words=verdicts if p < 0.5 or any(word.wrong for word in verdicts) else (),
+                words=verdicts if p < FLAGGED_BELOW or any(word.wrong for word in verdicts) else (),
                 grid=pairs.grid,
                 proposals=proposals,
             )
