@@ -16,7 +16,7 @@ from pmpguard.audit import crossfit
 from pmpguard.audit.crossfit import CrossfitConfig, fold_judges, training_settings
 from pmpguard.audit.judging import judged_by_model
 from pmpguard.data.pairs import PairTable
-from pmpguard.errors import ConfigError
+from pmpguard.errors import CheckpointError, ConfigError
 from pmpguard.models.config import preset
 from pmpguard.models.encoders.image import EncoderOptions
 from pmpguard.synthetic.scenes import synthetic_scenes, write_world
@@ -140,7 +140,8 @@ def test_other_settings_begin_anew(tmp_path, scenes):
     assert not torch.equal(*weights)
     (tmp_path / "fold-1/fold.json").unlink()  # not ours to remove then
     (tmp_path / "fold-1/mine.txt").write_text("kept")
-    list(fold_judges(scenes, tmp_path, QUICK))
+    with pytest.raises(CheckpointError, match="fold-1 cannot be resumed"):
+        list(fold_judges(scenes, tmp_path, QUICK))
     assert (tmp_path / "fold-1/mine.txt").is_file()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pmpguard.detection.judge import Verdicts, Weights, judge_pairs
+from pmpguard.detection.judge import FLAGGED_BELOW, Verdicts, Weights, judge_pairs
 from pmpguard.detection.null_pairs import Evidence, NullPairs, sample_null_pairs
 from pmpguard.errors import DataError
 from pmpguard.evaluation.detection import auroc
@@ -47,7 +47,7 @@ def test_rate_flags_and_ranks(rate: float) -> None:
     assert found.noise_rate_interval is not None
     low, high = found.noise_rate_interval
     assert low - 0.02 <= rate <= high + 0.02
-    assert found.flag.tolist() == (found.p_match < 0.5).tolist()
+    assert found.flag.tolist() == (found.p_match < FLAGGED_BELOW).tolist()
     assert sorted(found.rank.tolist()) == list(range(1, PAIRS + 1))
     assert (np.diff(found.p_match[np.argsort(found.rank)]) >= 0).all()
     assert found.informative
