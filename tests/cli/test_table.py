@@ -104,7 +104,7 @@ def test_rendering_only_runs_nothing_and_says_which_rows_have_other_settings(
     assert cli.main(words(workplace, "--render_only", "true")) == 0
     text = capsys.readouterr().out
     assert "of 12 runs are missing" in text and "| infonce | ours |" in text
-    assert re.search(r"among \d+ images recalls are high", text) and " to " in text
+    assert re.search(r"among \d+ images recalls are high", text)
     assert cli.main(words(workplace, "--render-only=true", "--train.batch_size", "41")) == 0
     assert re.search(r"(\d+) of \1 rows were recorded with other settings", capsys.readouterr().out)
 
