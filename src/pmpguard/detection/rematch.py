@@ -21,13 +21,13 @@ from torch.nn.functional import normalize
 
 from pmpguard.detection.evidence.nearest import MAX_EXACT_NEIGHBOURS, sort_into_cells
 from pmpguard.detection.evidence.similarity import ScoreStatistics
-from pmpguard.detection.judge import FLAGGED_BELOW
 from pmpguard.detection.mixture import MatchMixture
 from pmpguard.detection.null_pairs import Numbers, pair_numbers
 
 # (caption numbers (T,), image numbers (I,)) -> (T, I) scores
 BlockScores = Callable[[Tensor, Tensor], Tensor]
 QUERIES_AT_ONCE = 1024  # and as many partners, on a CPU
+REMATCHED_BELOW = 0.5  # p(match); a report flags fewer pairs than training looks for partners of
 PROBED_CELLS = 32  # of a large pool, for each query
 
 
@@ -86,18 +86,17 @@ def find_proposals(
     min_probability: float = 0.5,
     device: torch.device | str = "cpu",
 ) -> Proposals:
-    """Propose captions of flagged pairs for images of flagged pairs.
+    """Propose captions of pairs that rather mismatch for images of such pairs.
 
-    Row r pairs caption `caption_of[r]` with image `image_of[r]`; it is flagged when `p_match[r]` is below
-    0.5. A caption is proposed for its best image when it is among that image's
-    `captions_per_image` best and has at least `min_probability` under the mixture. A labelled pair is never
-    proposed again.
+    Row r pairs caption `caption_of[r]` with image `image_of[r]`; it takes part when `p_match[r]` is below
+    0.5. A caption is proposed for its best image when it is among that image's `captions_per_image` best and
+    has at least `min_probability` under the mixture. A labelled pair is never proposed again.
     """
     pairs = pair_numbers(caption_of, image_of)
-    flagged = np.asarray(p_match) < FLAGGED_BELOW  # (N,)
-    if not flagged.any():
+    taking_part = np.asarray(p_match) < REMATCHED_BELOW  # (N,)
+    if not taking_part.any():
         return Proposals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), np.empty(0))
-    captions, images = (torch.from_numpy(np.unique(numbers[flagged])).to(device) for numbers in pairs)
+    captions, images = (torch.from_numpy(np.unique(numbers[taking_part])).to(device) for numbers in pairs)
     allowed = without_labelled(score_block, pairs, device)
     for_images = propose_captions(allowed, images, captions, captions_per_image)
     for_captions = propose_images(allowed, captions, images, 1)
