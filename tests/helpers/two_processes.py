@@ -7,7 +7,6 @@ itself rounds encoded vectors to float32; that is switched off here.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -26,7 +25,7 @@ from pmpguard.training.distillation import train_with_distillation
 from pmpguard.training.distributed import World, average_gradients
 from pmpguard.training.ema import AveragedWeights
 from pmpguard.training.loader import BatchLoader, TokenTable
-from pmpguard.training.loop import TrainingData, build_method, train
+from pmpguard.training.loop import TrainingData, build_method
 from pmpguard.training.parameter_groups import build_optimiser
 from pmpguard.training.step import StepRunner
 
@@ -71,11 +70,7 @@ def compared(out: Path, method_name: str, world: World) -> None:
     data = training_data(*coloured_squares(copies=3))
     with mock.patch.object(Encoded, "to", lambda encoded, **_: encoded):
         found = first_gradients(config, data, world)
-        if how == "taught":
-            teacher = build_method(replace(config, seed=7), len(data.train), data.train.captions).retriever
-            result = train(config, data, out / "run", teacher=teacher)
-        else:
-            result = train_with_distillation(config, data, out / "run")
+        result = train_with_distillation(config, data, out / "run")
     assert result.models_trained == (2 if how == "twice" else 1)
     found |= {f"weight {name}": value for name, value in result.method.state_dict().items()}
     save_file(

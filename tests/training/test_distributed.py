@@ -54,7 +54,7 @@ def test_shares_cover_everything_once(count: int, size: int) -> None:
 
 @pytest.mark.slow
 def test_two_processes_equal_one(tmp_path: Path) -> None:
-    methods = ["infonce", "pmpguard", "pmpguard taught", "pmpguard twice"]
+    methods = ["infonce", "pmpguard", "pmpguard twice"]  # twice: taught by the first model
     for world in (1, 2):
         for done in launch(world, tmp_path / f"world-{world}", *methods, timeout=480):
             assert done.returncode == 0, done.stderr
