@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.page_commands import blocks, commands
 from helpers.search_examples import SCENES, make_world
 
 from pmpguard.cli.main import VERBS, arranged, main
@@ -47,26 +48,6 @@ RUN = {
     OWN_METHOD: TINY,
     'pmpguard search images/.pmpguard/index "planes beside a long building" -k 10 --explain': "",
 }
-
-
-def blocks(text: str, language: str = "") -> list[str]:
-    """The fenced blocks of a language; those of plain code have none."""
-    fences = re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [code for name, code in fences if name == language]
-
-
-def commands(text: str) -> list[str]:
-    """Every `pmpguard ...` in blocks of plain code or shell and between backticks, without comments."""
-    code = "".join(blocks(text) + blocks(text, "sh"))
-    lines = code.replace("\\\n", " ").splitlines()
-    lines = [re.sub(r"^.*-m pmpguard ", "pmpguard ", line) for line in lines]
-    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    lines += [" ".join(words.split()) for words in re.findall(r"`(pmpguard [^`]+)`", prose)]
-    return [
-        " ".join(re.split(r"\s+[#>|]\s", line)[0].split())
-        for line in lines
-        if re.match(r"pmpguard [a-z-]", line) and "..." not in line and "COMMAND" not in line
-    ]
 
 
 # ------------------------------------------------------------------------------------------ README, in small
