@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-EXTRAS := dev,docs,plots,weights,ann,geo,serve,postgres,qdrant,clip,excel,hub,onnx,remote,sentence-transformers,ray,mteb
+EXTRAS := dev,docs,plots,weights,ann,geo,serve,postgres,qdrant,clip,excel,hub,onnx,remote,sentence-transformers,tensorboard,ray,mteb
 # Two test processes by default: one per core of a small machine.
 WORKERS ?= 2
 

@@ -80,6 +80,18 @@ def test_tensorboard_gets_the_numbers_where_it_is_installed(
     assert purged == [None, 7]
 
 
+def test_tensorboard_reads_back_what_a_run_wrote(tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with Tracker(tmp_path) as tracker:
+        tracker.log("step", 7, {"loss": 1.5, "note": "text"})
+        tracker.log("validation", 7, {"mr": 20.0})
+    read = events.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    found = {
+        name: [(each.step, each.value) for each in read.Scalars(name)] for name in read.Tags()["scalars"]
+    }
+    assert found == {"step/loss": [(7, 1.5)], "validation/mr": [(7, 20.0)]}
+
+
 def test_the_environment_names_versions_hardware_and_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
