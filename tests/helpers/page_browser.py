@@ -14,7 +14,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 def opened(browser: Any, address: str, **options: Any) -> Iterator[Any]:
     """A page whose errors and requests to anywhere else fail the test."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-    context.set_default_timeout(5000)
+    context.set_default_timeout(20_000)
     page = context.new_page()
     errors: list[str] = []
     outside: list[str] = []
@@ -38,10 +38,16 @@ def search(page: Any, address: str, text: str = "white storage tanks") -> None:
 
 def until(page: Any, condition: str) -> None:
     """Wait for a condition; asked from here, for the page's own policy forbids evaluating text in it."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while not page.evaluate(condition):
         assert time.monotonic() < deadline, condition
         page.wait_for_timeout(20)
+
+
+def until_answered(page: Any, condition: str) -> None:
+    """Wait for an address that a click led to, and then for its answer: the address is written first."""
+    until(page, condition)
+    until(page, "!document.body.classList.contains('busy')")
 
 
 def until_first(page: Any, id: str) -> None:

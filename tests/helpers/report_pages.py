@@ -100,7 +100,7 @@ class PageOpener:
 
     def __call__(self, path: Path, **options: Any) -> Any:
         context = self.browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(20_000)
         context.set_offline(True)
         context.on("request", lambda request: self.requests.append(request.url))
         context.on("weberror", lambda error: self.errors.append(str(error.error)))

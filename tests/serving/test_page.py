@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from helpers.fake_searcher import SCRIPT, FakeSearcher
-from helpers.page_browser import brightest, ids, opened, search, until, until_first
+from helpers.page_browser import brightest, ids, opened, search, until, until_answered, until_first
 from helpers.running_server import running_server
 from PIL import Image
 
@@ -129,8 +129,8 @@ def test_a_image_is_searched_by(page, address, searcher, way):
     assert page.is_visible("#given") and page.is_hidden("#drop") and page.is_hidden("#words")
     page.fill("#text", "blue water")
     page.press("#text", "Enter")
+    until_answered(page, "location.search.includes('text=blue+water')")
     page.wait_for_selector("#weight:not([hidden])")
-    page.wait_for_selector("#words .word")
     assert searcher.asked[-1][0][0].image is not None and searcher.asked[-1][0][0].text == "blue water"
     page.click("#given-remove")
     page.wait_for_selector("#given", state="hidden")
@@ -306,14 +306,13 @@ def test_more_like_one_but_with_words(page, address, searcher):
     page.click(".card >> nth=3")
     page.fill("#viewer .more input", "more  water")
     page.press("#viewer .more input", "Enter")
-    page.wait_for_url("**/?text=more+water&like=*")
+    until_answered(page, "location.search.startsWith('?text=more+water&like=')")
     page.wait_for_selector("#weight:not([hidden])")
     query = searcher.asked[-1][0][0]
     assert query.text == "more water" and query.image is not None and query.text_weight == 0.5
     assert page.is_visible("#given") and wanted in page.url.replace("%2F", "/")
     page.locator("#text-weight").fill("0.9")
-    until(page, "location.search.includes('text_weight=0.9')")
-    page.wait_for_selector("#words .word")
+    until_answered(page, "location.search.includes('text_weight=0.9')")
     assert searcher.asked[-1][0][0].text_weight == 0.9
 
 
@@ -325,19 +324,17 @@ def test_near_a_place_is_a_filter_and_enough_to_ask_for(page, address, searcher)
     assert page.evaluate("!document.querySelector('#filters').checkValidity()"), "no two numbers"
     page.fill("#filters input[name=near]", "8.0, 46.2")
     page.click("#filters button[type=submit]")
-    page.wait_for_url("**/?near=8.0%2C+46.2")
-    page.wait_for_selector(".card")
+    until_answered(page, "location.search === '?near=8.0%2C+46.2'")
     query, filters = searcher.asked[-1][0][0], searcher.asked[-1][3]
     assert filters.near == (8.0, 46.2, 8.0, 46.2) and filters.radius is None and not query.has_content
     away = [float(text.split(" km")[0]) for text in page.locator(".card .score").all_inner_texts()]
     assert away == sorted(away) and away[0] == 0.0 < away[-1] and page.is_hidden("#words")
     page.fill("#filters input[name=radius]", "60")
     page.click("#filters button[type=submit]")
-    page.wait_for_url("**/?near=8.0%2C+46.2&radius=60")
+    until_answered(page, "location.search === '?near=8.0%2C+46.2&radius=60'")
     page.fill("#text", "white tanks")
     page.press("#text", "Enter")
-    page.wait_for_url("**/?text=white+tanks&near=8.0%2C+46.2&radius=60")
-    page.wait_for_selector("#words .word")
+    until_answered(page, "location.search === '?text=white+tanks&near=8.0%2C+46.2&radius=60'")
     assert searcher.asked[-1][3].radius == 60 and 0 < len(ids(page)) < 12
     page.fill("#filters input[name=radius]", "")
     page.click("#filters button[type=submit]")
