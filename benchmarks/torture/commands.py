@@ -72,11 +72,14 @@ def trained(run: Path) -> Result:
 
 
 def measured(folder: Path) -> Result:
-    """The rows of a table without what depends on the clock."""
-    timed = ("pairs_per_second", "train_seconds")
+    """The rows of a table without what depends on the machine."""
+    of_the_machine = ("pairs_per_second", "train_seconds", "peak_memory_gb")
     rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
     return [
-        [row["method"], {name: value for name, value in row["metrics"].items() if name not in timed}]
+        [
+            row["method"],
+            {name: value for name, value in row["metrics"].items() if name not in of_the_machine},
+        ]
         for row in rows
     ]
 
