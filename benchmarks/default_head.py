@@ -1,9 +1,9 @@
 """The default model's head: fitted on RSICD's training split, chosen on its validation split, measured once.
 
 Captions are whitened in part, images are mapped to them by ridge regression, and a short contrastive tuning
-follows (`default_head_fit`). Labels are used: the name of a class is one more caption of its images. Both maps
-are linear, so they become the retriever's projections; words and regions go through the same. One seed draws
-everything: the same data give the same head, and what it is made of is in the record.
+follows (`default_head_fit`). Labels are used: the name of a class is one more caption of its images. Both
+maps are linear, so they become the retriever's projections; words and regions go through the same. One seed
+draws everything: the same data give the same head, and what it is made of is in the record.
 
     make default-head            # or: python benchmarks/default_head.py --rsicd RSICD --unseen UCM
 
