@@ -26,7 +26,8 @@ import numpy as np
 import torch
 from audit_data import RESULTS, record
 from audit_natural import draw_sheet
-from default_head import Features, encoders, read_features
+from default_head import encoders, read_features
+from default_head_fit import Features
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
