@@ -2,7 +2,9 @@
 
 Nothing is injected. `benchmarks/protocol/natural_noise.csv` lists the pairs whose truth is known, wrong or
 right, each with where that is known from: a reading of the pair, or the block of farmland captions in
-UCM-Captions. Pairs that say something doubtful are listed as such and count as neither.
+UCM-Captions. Pairs that say something doubtful are listed as such and count as neither. `unread` draws the
+pairs still to be read, in random order and without their judges; who read them is in
+`results/natural_noise_{ucm,rsicd}_reading.csv` (`pair_id,caption,verdict,note,reader`).
 
     python benchmarks/natural_noise.py list --ucm DIR                 # write the list from the readings
     python benchmarks/natural_noise.py score --ucm DIR --rsicd DIR --cache DIR
@@ -61,7 +63,7 @@ def known_pairs(ucm: PairTable) -> list[dict[str, str]]:
         if further.is_file():
             with further.open(newline="") as stream:
                 for pair in csv.DictReader(stream):
-                    source = "read; among the first 50 of another judge"
+                    source = f"read by {pair['reader']}; among the first 50 of another judge"
                     rows[dataset, pair["pair_id"]] = (pair["caption"], pair["verdict"], source)
     names = ("pair_id", "caption", "label")
     for pair_id, caption, label in zip(*(ucm.column(name) for name in names), strict=True):

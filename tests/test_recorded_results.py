@@ -194,15 +194,16 @@ def test_the_reading_of_the_most_suspicious_pairs_is_counted_right(name: str) ->
     assert len(read) == 50 and read.count("wrong") == found["reading"]["wrong"]
 
 
-def test_natural_noise_is_scored_by_what_was_read() -> None:
+@pytest.mark.parametrize("name", ["ucm", "rsicd"])
+def test_natural_noise_is_scored_by_what_was_read(name: str) -> None:
     (found,) = rows_of(RESULTS / "natural_noise.json")
-    judges = found["datasets"]["ucm"]["judges"]
+    judges = found["datasets"][name]["judges"]
     for judge, scored in judges.items():
         assert sum(scored["first_50"].values()) == 50, judge
-        assert scored["first_50"]["unread"] == 0  # on UCM the first fifty of every judge were read
-    (audit,) = rows_of(RESULTS / "audit_natural_ucm.json")
+        assert scored["first_50"]["unread"] == 0, judge  # the first fifty of every judge were read
+    (audit,) = rows_of(RESULTS / f"audit_natural_{name}.json")
     ours = judges["ours, trained judges (recorded audit)"]["first_50"]
-    assert {name: ours[name] for name in audit["reading"]} == audit["reading"]
+    assert {verdict: ours[verdict] for verdict in audit["reading"]} == audit["reading"]
     assert judges["self-confidence"]["first_50"]["wrong"] > ours["wrong"]  # as the page says openly
 
 

@@ -36,6 +36,23 @@ def test_every_listed_pair_says_where_its_truth_is_known_from(track: ModuleType)
     assert known["ucm"]["wrong"] >= 55 and known["rsicd"]["wrong"] >= 12
 
 
+@pytest.mark.parametrize("dataset", ["ucm", "rsicd"])
+def test_a_further_reading_is_whole_and_in_the_list(track: ModuleType, dataset: str) -> None:
+    with (track.RESULTS / f"natural_noise_{dataset}_reading.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    with track.LISTED.open(newline="") as stream:
+        listed = {row["pair_id"]: row for row in csv.DictReader(stream) if row["dataset"] == dataset}
+    assert len({row["pair_id"] for row in rows}) == len(rows)
+    said: dict[tuple[str, str], set[str]] = {}
+    for row in rows:
+        assert row["verdict"] in ("wrong", "right", "doubtful") and row["note"]
+        same = listed[row["pair_id"]]
+        assert (same["caption"], same["verdict"]) == (row["caption"], row["verdict"])
+        assert row["reader"] and row["reader"] in same["source"]
+        said.setdefault((row["pair_id"].split("#")[0], row["caption"]), set()).add(row["verdict"])
+    assert all(len(verdicts) == 1 for verdicts in said.values())  # a repeated pair is judged alike
+
+
 def test_a_ranking_is_scored_by_what_is_known(track: ModuleType) -> None:
     ids = list("abcdefgh")
     known = {"a": "wrong", "b": "right", "c": "doubtful", "e": "wrong", "f": "right", "z": "wrong"}
@@ -58,6 +75,10 @@ def test_every_judge_finds_planted_pairs(track: ModuleType) -> None:
     )
     codes = np.unique(table.caption_codes, return_index=True)[1]
     data = track.Features(table, texts[caption_of[codes]], images)
+    ids = [f"{n}.png#0" for n in range(600)]
+    known = {pair: "wrong" if row < 60 else "right" for row, pair in enumerate(ids)}
     for judge, suspicion in track.judged(data).items():
-        first = np.argsort(-suspicion)[:60]
-        assert (first < 60).mean() > (0.5 if judge == "loss-GMM" else 0.8), judge
+        found = track.scored(suspicion, ids, known, at=60)
+        low, high = found["precision_at_60"]
+        assert low == high > (0.5 if judge == "loss-GMM" else 0.8), judge
+        assert found["auroc_of_known"] > 0.8, judge
