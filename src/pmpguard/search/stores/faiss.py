@@ -39,6 +39,7 @@ NEIGHBOURS, BUILD_EFFORT = 32, 200  # of HNSW: M, efConstruction
 VECTORS_PER_CELL = 100  # of IVF, at least
 TRAINED_PER_CELL, TRAINING_ROUNDS = 40, 8  # of k-means
 RECALL, HITS = 0.99, 10  # of the ten nearest, to be reached
+LEAST_CELLS = 8  # looked at, even where images need fewer: a text lies further from what it tells of
 MAX_QUERIES = 100  # that it is measured with
 GROWTH = 1.5  # times the rows it was measured with, before it is measured again
 USUAL_GRAPH, USUAL_CELLS = 128, 0.15  # efSearch, share of cells: of an index that was never measured
@@ -117,7 +118,7 @@ class FaissIndex:
             return
         queries = np.ascontiguousarray(queries[:MAX_QUERIES], np.float32)
         truth = self._compared(queries, np.arange(rows), HITS)
-        effort, recall = 1 if self.kind == "ivf" else HITS, 0.0
+        effort, recall = min(LEAST_CELLS, self.most) if self.kind == "ivf" else HITS, 0.0
         while True:
             found = self._searched(queries, HITS, np.ones(rows, bool), effort)
             pairs = zip(found, truth, strict=True)
@@ -133,7 +134,7 @@ class FaissIndex:
     @property
     def effort(self) -> float:
         """Cells looked at, or candidates kept while walking the graph."""
-        usual = USUAL_GRAPH if self.kind == "hnsw" else max(8, USUAL_CELLS * self.index.nlist)
+        usual = USUAL_GRAPH if self.kind == "hnsw" else max(LEAST_CELLS, USUAL_CELLS * self.index.nlist)
         return self.measured.get("effort", usual)
 
     @property
