@@ -2,9 +2,9 @@
 
     PMPGUARD_PEERS=PYTHON PMPGUARD_EXPORT_PEERS=PYTHON python benchmarks/peers.py [--out FILE]
 
-The first Python has open_clip, CLIP_benchmark and torchgeo, the second FiftyOne and Label Studio's SDK, which
-the project's own environment must not have. It records their versions, how many tests ran, the largest
-difference of each model's vectors and of recalls, and counts.
+The first Python has open_clip, CLIP_benchmark and torchgeo, the second FiftyOne, geopandas and Label Studio's
+SDK, which the project's own environment must not have. It records their versions, how many tests ran, the
+largest difference of each model's vectors and of recalls, and counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TESTS = {
         "interop/test_clip_export.py",
         "audit/test_given_data.py",
     ),
-    "PMPGUARD_EXPORT_PEERS": ("audit/test_exports.py",),
+    "PMPGUARD_EXPORT_PEERS": ("audit/test_exports.py", "geo/test_geoparquet.py"),
 }
 PACKAGES = {
     "PMPGUARD_PEERS": (
@@ -43,7 +43,7 @@ PACKAGES = {
         "transformers",
         "torchvision",
     ),
-    "PMPGUARD_EXPORT_PEERS": ("fiftyone", "label-studio-sdk"),
+    "PMPGUARD_EXPORT_PEERS": ("fiftyone", "geopandas", "label-studio-sdk"),
 }
 VERSIONS = """
 import importlib.metadata, json, sys

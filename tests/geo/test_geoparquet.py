@@ -2,7 +2,10 @@
 
 import datetime
 import json
+import os
 import struct
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +15,9 @@ import pytest
 from pmpguard.geo.footprints import box_geometry
 from pmpguard.geo.geoparquet import hilbert_distance, hits_to_geoparquet, write_geoparquet
 from pmpguard.search.query import SearchHit
+
+PEERS = os.environ.get("PMPGUARD_EXPORT_PEERS")  # a Python that has geopandas
+READER = Path(__file__).parents[1] / "peers" / "geopandas_reads.py"
 
 # What GeoParquet 1.1.0 asks of footers of this kind; written here, not the published schema.
 SIDES = ("xmin", "xmax", "ymin", "ymax")
@@ -139,6 +145,26 @@ def test_the_footer_holds_to_the_rules_of_its_format(written):
     assert json.loads(footer[b"emb"]) == {"a": 1}
     described = pq.ParquetFile(written[0]).metadata.row_group(0).column(0)
     assert described.compression == "ZSTD"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PEERS, reason="PMPGUARD_EXPORT_PEERS names no Python with geopandas")
+def test_geopandas_reads_it_and_an_area_of_it(written, record_property):
+    path, bounds, _ = written
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(PEERS), str(READER), str(path)]
+    done = subprocess.run(command, check=True, env=environment, capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    assert found["crs"] == "OGC:CRS84" and found["valid"] and found["counterclockwise"]
+    assert found["rows"] == 300 and len(found["bounds"]) == 299
+    for row, box in found["bounds"].items():
+        if row != "0":  # it crosses the antimeridian and is in two halves
+            assert np.allclose(box, bounds[int(row)])
+    west, south, east, north = bounds[3:].T
+    inside = (west <= 40) & (east >= 0) & (south <= 40) & (north >= 0)
+    # an area is read by rows' boxes, and that of both halves goes around the globe
+    assert found["in_box"] == sorted(["0", "1", *(str(3 + row) for row in np.flatnonzero(inside))])
+    record_property("rows in geopandas", found["rows"])
 
 
 def test_neighbours_on_the_curve_are_neighbours_on_the_grid():
