@@ -79,9 +79,10 @@ def demo(
         out: folder for the runs, the plot of their learning and the report.
         scenes: number of scenes to draw.
         rate: share of the training captions that are mismatched.
-        seed: of the noise and the training.
+        seed: seed of the noise and of the training.
         epochs: passes over the pairs of each training.
-        encoders: frozen pretrained ones (extra "weights"), or tiny ones trained from scratch.
+        encoders: "light" takes frozen pretrained encoders (extra "weights"), "tiny" trains small ones from
+            scratch.
     """
     started = time.perf_counter()
     base = demo_config(scenes, rate, seed, epochs, encoders)
