@@ -13,7 +13,8 @@ from pmpguard.audit.report_training import audit_training
 from pmpguard.cli.train import tell_main
 from pmpguard.config import to_dict
 from pmpguard.data.images.transforms import Augmentation
-from pmpguard.errors import MissingExtraError
+from pmpguard.errors import ConfigError, MissingExtraError
+from pmpguard.experiments.downloads import missing_weights
 from pmpguard.experiments.learning_curve import plot_learning
 from pmpguard.experiments.run import (
     ExperimentConfig,
@@ -86,6 +87,9 @@ def demo(
     """
     started = time.perf_counter()
     base = demo_config(scenes, rate, seed, epochs, encoders)
+    for name in (base.train.model.vision, base.train.model.text):
+        if install := missing_weights(name):
+            raise ConfigError(f"demo: {name} is not installed", fix=f"{install}, or pass --encoders tiny")
     data = prepare_dataset(base)
     results = {}
     for method, settings in METHODS.items():
