@@ -110,6 +110,23 @@ def test_wrong_captions_are_found_better_than_by_what_is_usual_at_every_rate() -
                 assert ours[measure] > systems[name][measure], (rate, name, measure)
 
 
+def test_the_wheel_runs_wherever_a_cpu_build_of_torch_is_offered() -> None:
+    (found,) = rows_of(RESULTS / "wheel_installs.json")
+    tried = {(row["python"].rpartition(".")[0], row["installer"]): row for row in found["installs"]}
+    versions = ("3.11", "3.12", "3.13")
+    assert set(tried) == {(version, by) for version in versions for by in ("pip", "uv")}
+    for (version, _), row in tried.items():
+        assert row["installed"] and not row["scipy_or_scikit_learn"]
+        if version == "3.11":
+            assert row["torch"] == "2.13.0+cpu" and not row["failed"]
+        else:  # as docs/install.md says
+            assert row["torch"] is None and set(row["failed"]) == {"install torch"}
+        ran = " ".join(row["seconds"])
+        assert "pmpguard --version" in ran
+        for command in ("table --list", "data check", "demo", "pmpguard.load"):
+            assert (command in ran) == (version == "3.11")
+
+
 def test_codecs_keep_retrieval_in_a_fifteenth_and_in_a_thirty_fifth_of_the_bytes() -> None:
     found = rows_of(RESULTS / "search_codecs.json")[0]
     assert found["images"] == 1093 and found["codecs"]

@@ -10,6 +10,7 @@ import pytest
 import pmpguard
 from pmpguard.audit.issues import ISSUES, SUMMARY, read_issues, read_summary
 from pmpguard.cli.main import main
+from pmpguard.experiments.downloads import WHEELS
 
 
 @pytest.mark.slow
@@ -37,3 +38,13 @@ def test_the_demo_trains_both_methods_and_leaves_model_and_report(
     assert main(words) == 0
     text = capsys.readouterr().out
     assert f"test mR: {metrics['mr']:.1f}" in text and "note: among 6 images recalls are high" in text
+
+
+def test_without_its_encoders_it_names_both_ways_out_before_anything_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install = WHEELS["minilm-l6"][1]
+    monkeypatch.setitem(WHEELS, "minilm-l6", ("no_such_package", install))
+    assert main(["demo", "--out", str(tmp_path / "demo")]) == 1
+    assert f"Fix: {install}, or pass --encoders tiny" in capsys.readouterr().err
+    assert not (tmp_path / "demo").exists()

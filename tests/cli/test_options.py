@@ -30,6 +30,7 @@ def test_help_fits_a_screen_and_every_option_is_explained(verb, capsys):
     assert max(map(len, whole.splitlines())) <= WIDTH + 2
     for option, text in options_of(verb).items():
         assert len(text.split()) >= 4, f"{verb} --{option}: {text!r} is no phrase"
+        assert text.endswith("."), f"{verb} --{option}: {text!r} does not end"
         assert option in whole or option.upper() in whole
     hidden = [option for option in options_of(verb) if f"--{option} " not in f"{short} "]
     assert all("." in option or option.upper() in short for option in hidden)

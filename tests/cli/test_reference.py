@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pmpguard.cli.main import VERBS
 from pmpguard.cli.options import explanation, verb_options
 from pmpguard.cli.reference import anchor, reference_page
@@ -17,5 +19,12 @@ def test_every_command_and_option_stands_in_the_reference() -> None:
         assert section.count("\n| `") == len(actions), verb
         for action in actions:
             name = f"--{action.dest}" if action.option_strings else action.dest.upper()
-            (row,) = [line for line in section.splitlines() if line.startswith(f"| `{name}` |")]
+            (row,) = [line for line in section.splitlines() if re.match(rf"\| `{name}[ `]", line)]
             assert explanation(action).replace("|", "\\|") in row
+
+
+def test_a_row_says_what_an_option_takes_and_what_it_is_otherwise() -> None:
+    rows = {row.split("`")[1]: row for row in reference_page().splitlines() if row.startswith("| `--")}
+    assert rows["--train.epochs N"].endswith(" Default: `12`. |")
+    assert rows["--noise.level"].endswith(" One of `caption`, `image`. Default: `caption`. |")
+    assert "Default" not in rows["--oracle"] and "Default" not in rows["--judge PATH"]

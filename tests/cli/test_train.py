@@ -239,7 +239,7 @@ def test_a_missing_dataset_says_what_to_download_and_where_to_put_it(
         assert main([*words, "--dataset", str(place)]) == 1
         error = capsys.readouterr().err
         assert f"{place}: no such dataset" in error and "--dataset" in error
-        files = {"RSICD": "dataset_rsicd.json", "ucm": "dataset.json", "rsitmd": "dataset_RSITMD.json"}
+        files = {"RSICD": "dataset_rsicd.json", "ucm": "dataset_ucm.json", "rsitmd": "dataset_RSITMD.json"}
         files["rs5m"] = "train/*.tar"
         for wanted in [files[name]] if name in files else files.values():
             assert f"{place}/{wanted}" in error

@@ -56,8 +56,8 @@ class CrossfitConfig:
 
     Args:
         folds: number of judges; each pair is judged by the one that was trained without its image.
-        encoders: frozen pretrained ones ("light", needs the extra "weights"), "tiny" ones trained from
-            scratch, or "auto", which takes light ones where they are installed.
+        encoders: encoders of the judges: "light", frozen pretrained ones (extra "weights"); "tiny", ones
+            trained from scratch; "auto", light ones where they are installed.
         image_size: height and width in pixels of images; by default what suits the encoders.
         epochs: passes over the pairs; by default what suits their number.
         method: how the judges are trained; methods other than "pmpguard" are for comparison.

@@ -119,27 +119,27 @@ def audit(
     report is there but some pairs could not be judged (unreadable images, captions without words).
 
     Args:
-        dataset: a dataset in any known format; a folder of embeddings is one, too, judged by them
-        out: the folder to write the report to: a new one, or an earlier report, which is replaced; also at
-            an address (s3://, gs://, hf://)
-        model: folder of a trained model that judges, instead of judges trained on the dataset
-        embeddings: folder to judge by, with img_emb, text_emb and metadata as clip-retrieval and
-            `pmpguard embed` write them
-        splits: which splits to audit, separated by commas; all by default
-        images: the folder that holds the images, when it is not beside the dataset
-        format: the dataset's format, when it cannot be told from the path
-        proposals: how many better captions to name for each pair judged wrong
-        heat_maps: for how many of the most suspicious pairs to keep where each word is found
-        bootstrap: resamples for the interval of the mismatch rate, 0 for none
-        quick: train no judges: pretrained encoders tell what they know. No words are judged
-        report_pairs: how many of the most suspicious pairs the page shows; issues.parquet has all
-        crossfit: how judges are trained, where neither a model nor embeddings are given
-        judge: one more kind of evidence beside all other: a folder of vectors of any CLIP, as --embeddings,
-            or of a model. It counts as far as it agrees with the dataset's own evidence
-        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B
-        workers: processes of this machine that share the look at the images and, with --quick, the encoding
-        engine: local, or ray: the tasks of a Ray cluster share that work, and OUT is a folder all nodes see
-        address: HOST:PORT of the Ray cluster; without one a cluster of --workers is started here
+        dataset: a dataset in any known format; a folder of embeddings is one, too, judged by them.
+        out: the folder to write the report to: a new one, or an earlier report, which is replaced; also at an
+            address (s3://, gs://, hf://).
+        model: folder of a trained model that judges, instead of judges trained on the dataset.
+        embeddings: folder to judge by, with img_emb, text_emb and metadata as clip-retrieval and `pmpguard
+            embed` write them.
+        splits: which splits to audit, separated by commas; all by default.
+        images: the folder that holds the images, when it is not beside the dataset.
+        format: the dataset's format, when it cannot be told from the path.
+        proposals: how many better captions to name for each pair judged wrong.
+        heat_maps: for how many of the most suspicious pairs to store where in the image each word is found.
+        bootstrap: number of resamples for the interval of the mismatch rate; 0 for no interval.
+        quick: judge by pretrained encoders without any training; single words are not judged.
+        report_pairs: how many of the most suspicious pairs the page shows; issues.parquet has all.
+        crossfit: how judges are trained, where neither a model nor embeddings are given.
+        judge: one more kind of evidence: a folder of embeddings of any CLIP, as for --embeddings, or a model
+            directory. It counts as far as it agrees with the dataset's own evidence.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
+        workers: processes of this machine that scan the images and, with --quick, encode them.
+        engine: local, or ray: the tasks of a Ray cluster do that work, and OUT is a folder all nodes see.
+        address: HOST:PORT of the Ray cluster; without one a cluster of --workers is started here.
     """
     chosen = None if splits is None else tuple(name.strip() for name in splits.split(",") if name.strip())
     config = AuditConfig(chosen, proposals, heat_maps, bootstrap, crossfit, quick, report_pairs)

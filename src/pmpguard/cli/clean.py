@@ -60,14 +60,14 @@ def clean(
     report's page go before the policy.
 
     Args:
-        report: folder that `pmpguard audit` wrote
-        out: the file or folder to write; neither it nor its .diff files may exist yet
-        policy: what becomes of pairs judged wrong that no decision is about
-        decisions: JSON file saved from the report's page, or exported from Label Studio
-        format: of the result, when its ending does not tell; a name without an ending is an image folder
-            as load_dataset reads it; hub (parquet with images), coco and webdataset are folders, too
-        min_probability: how sure a proposal must be under policy 'rematch', 0 to 1
-        images: the folder that holds the images, when they have moved since the audit
+        report: folder that `pmpguard audit` wrote.
+        out: the file or folder to write; neither it nor its .diff files may exist yet.
+        policy: what becomes of pairs judged wrong that no decision is about.
+        decisions: JSON file saved from the report's page, or exported from Label Studio.
+        format: format of the result, when its ending does not tell; a name without an ending is an image
+            folder as load_dataset reads it; hub (parquet with images), coco and webdataset are folders, too.
+        min_probability: how sure a proposal must be under policy 'rematch', 0 to 1.
+        images: the folder that holds the images, when they have moved since the audit.
     """
     chosen = format or format_of_name(out)
     if chosen not in FORMATS or FORMATS[chosen].write is None:

@@ -36,7 +36,7 @@ def completion(shell: Shell) -> str:
     """Print a script that completes commands and options in a shell.
 
     Args:
-        shell: which shell: bash, zsh or fish
+        shell: which shell: bash, zsh or fish.
     """
     from pmpguard.cli.main import VERBS
 

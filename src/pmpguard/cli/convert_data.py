@@ -45,13 +45,13 @@ def convert(
     """Read pairs in any known format and write them in another.
 
     Args:
-        source: a file, a folder or a pattern of shards such as 'train-{0000..0031}.tar'
-        target: the file or folder to write; it must not exist yet
-        format: the source's format, when it cannot be told from the path
-        to: the target's format, when its ending does not tell
-        images: the folder that holds the images, when it is not beside the source
-        split: convert only this split
-        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B
+        source: a file, a folder or a pattern of shards such as 'train-{0000..0031}.tar'.
+        target: the file or folder to write; it must not exist yet.
+        format: the source's format, when it cannot be told from the path.
+        to: the target's format, when its ending does not tell.
+        images: the folder that holds the images, when it is not beside the source.
+        split: convert only this split.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
     """
     written = to or format_of_target(target)
     if target.exists() and (target.is_file() or any(target.iterdir())):

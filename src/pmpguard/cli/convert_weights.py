@@ -63,14 +63,14 @@ def convert(
     folder in Hugging Face's form, pytorch_model.bin becomes safetensors, and the fit is changed if asked for.
 
     Args:
-        source: a .pt, .bin or .safetensors file holding a state dict, or a folder with one
-        out: the folder to write
-        activation: quick_gelu for OpenAI's weights and those tuned from them, gelu for OpenCLIP's own
-        head_width: channels per attention head of the vision tower, where its width is none of the usual
-        text_head_width: the same for the text tower
-        tokenizer: a folder with CLIP's tokenizer files, or the file bpe_simple_vocab_16e6.txt.gz of its code
+        source: a .pt, .bin or .safetensors file holding a state dict, or a folder with one.
+        out: the folder to write.
+        activation: quick_gelu for OpenAI's weights and those tuned from them, gelu for OpenCLIP's own.
+        head_width: channels per attention head of the vision tower, where its width is none of the usual.
+        text_head_width: channels per attention head of the text tower, likewise.
+        tokenizer: a folder with CLIP's tokenizer files, or the file bpe_simple_vocab_16e6.txt.gz of its code.
         fit: what to do with images that are not square, crop the middle out or squash them; by default what
-            open_clip_config.json says, without one crop as CLIP does
+            open_clip_config.json says, without one crop as CLIP does.
     """
     import transformers
 

@@ -97,21 +97,21 @@ def corrupt(
     """Mismatch a known share of a dataset's captions and write which ones as a noise file.
 
     Args:
-        dataset: a dataset in any known format
-        out: the noise file to write, JSON
-        rate: share of mismatched captions, 0 to 1
-        seed: the same seed gives the same file
-        level: 'caption' (a share of the pairs) or 'image' (all captions of a share of the images)
+        dataset: a dataset in any known format.
+        out: the noise file to write, JSON.
+        rate: share of mismatched captions, 0 to 1.
+        seed: the same seed gives the same file.
+        level: 'caption' (a share of the pairs) or 'image' (all captions of a share of the images).
         mode: 'replace' (captions drawn from the split), 'permute' (shuffled among the chosen), 'partial'
-            (from --wrong-captions); by default replace for captions, permute for images
-        split: the split to corrupt; the others stay as they are
-        similarity: a model folder, or a .npy of scores (captions, images); replacements must score low
-        wrong_captions: JSON lines with pair_id and caption, partly wrong captions for mode 'partial'
-        other_class: take mismatched captions from another scene class where classes are known
-        write_pairs: also write the corrupted pairs, as parquet
-        format: the dataset's format, when it cannot be told from the path
-        images: the folder that holds the images, when it is not beside the dataset
-        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B
+            (from --wrong-captions); by default replace for captions, permute for images.
+        split: the split to corrupt; the others stay as they are.
+        similarity: a model folder, or a .npy of scores (captions, images); replacements must score low.
+        wrong_captions: JSON lines with pair_id and caption, partly wrong captions for mode 'partial'.
+        other_class: take mismatched captions from another scene class where classes are known.
+        write_pairs: also write the corrupted pairs, as parquet.
+        format: the dataset's format, when it cannot be told from the path.
+        images: the folder that holds the images, when it is not beside the dataset.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
     """
     _check_targets(out, write_pairs)
     if (mode == "partial") != (wrong_captions is not None):
@@ -149,16 +149,16 @@ def import_noise(
     Such files may leave pairs as they are by chance: what is mismatched is found by comparing captions.
 
     Args:
-        dataset: the dataset the index was made for, in any known format
-        index: a .npy array of whole numbers; pickled arrays are refused
-        out: the noise file to write, JSON
+        dataset: the dataset the index was made for, in any known format.
+        index: a .npy array of whole numbers; pickled arrays are refused.
+        out: the noise file to write, JSON.
         kind: 'image_of_caption' (NCR's: the image each caption was put to) or 'permutation' (whose caption
-            each pair takes, or whose captions each image takes)
-        split: the split the index is about
-        write_pairs: also write the corrupted pairs, as parquet
-        format: the dataset's format, when it cannot be told from the path
-        images: the folder that holds the images, when it is not beside the dataset
-        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B
+            each pair takes, or whose captions each image takes).
+        split: the split the index is about.
+        write_pairs: also write the corrupted pairs, as parquet.
+        format: the dataset's format, when it cannot be told from the path.
+        images: the folder that holds the images, when it is not beside the dataset.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
     """
     _check_targets(out, write_pairs)
     values = read_index(index)
@@ -187,14 +187,14 @@ def export_noise(
     A name ending in .npy gets NCR's index, one in .csv RRSITR's list of training pairs.
 
     Args:
-        dataset: the dataset the noise file was made for, in any known format
-        noise: the noise file that `pmpguard corrupt` wrote
-        out: the file to write, .npy or .csv
+        dataset: the dataset the noise file was made for, in any known format.
+        noise: the noise file that `pmpguard corrupt` wrote.
+        out: the file to write, .npy or .csv.
         kind: what an index holds: 'image_of_caption' (NCR's: the image each caption was put to) or
-            'permutation' (whose caption each pair takes)
-        format: the dataset's format, when it cannot be told from the path
-        images: the folder that holds the images, when it is not beside the dataset
-        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B
+            'permutation' (whose caption each pair takes).
+        format: the dataset's format, when it cannot be told from the path.
+        images: the folder that holds the images, when it is not beside the dataset.
+        columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
     """
     if out.suffix not in (".npy", ".csv"):
         raise ConfigError(f"{out}: neither .npy nor .csv", fix="end its name in one of them")

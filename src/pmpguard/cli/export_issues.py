@@ -48,12 +48,12 @@ def export(
     """Write an audit's issues for another tool.
 
     Args:
-        report: folder that `pmpguard audit` wrote
-        out: the new folder to write
-        to: fiftyone (samples to import), label-studio (tasks and their page) or csv (for spreadsheets)
-        pairs: which pairs: flagged as mismatched, with any of the issues, or all
-        url: what Label Studio's image addresses begin with; an image's name follows
-        images: the folder that holds the images, when they have moved since the audit
+        report: folder that `pmpguard audit` wrote.
+        out: the new folder to write.
+        to: fiftyone (samples to import), label-studio (tasks and their page) or csv (for spreadsheets).
+        pairs: which pairs: flagged as mismatched, with any of the issues, or all.
+        url: what Label Studio's image addresses begin with; an image's name follows.
+        images: the folder that holds the images, when they have moved since the audit.
     """
     summary = read_summary(report / SUMMARY)
     rows = choose_rows(read_issues(report / ISSUES), pairs)

@@ -33,11 +33,12 @@ def figure(
     """Draw audited pairs: the image, its caption with unsupported words in red, the rematched one in green.
 
     Args:
-        report: folder that `pmpguard audit` wrote
-        out: the image to write, .png, .svg or .pdf; it must not exist yet
-        pairs: ids separated by commas; by default the most suspicious pairs that have a proposal
-        count: how many, where no ids are given
-        images: the folder that holds the images, when they have moved since the audit
+        report: folder that `pmpguard audit` wrote.
+        out: the image to write, .png, .svg or .pdf; it must not exist yet.
+        pairs: ids of the pairs to draw, separated by commas; by default the most suspicious ones that have a
+            proposal.
+        count: how many pairs to draw, where no ids are given.
+        images: the folder that holds the images, when they have moved since the audit.
     """
     if count < 1:
         raise ConfigError(f"count: {count} is too few", fix="draw at least 1 pair")

@@ -169,10 +169,11 @@ def build(
             the one in PMPGUARD_STORE, where a password is not shown to other users.
         codec: how vectors are kept: float16 as they were embedded, auto for the smallest codec that reaches
             --agreement, or one by its name, such as int8, 4bit, 4bit-128d, 4bit-128d-16r.
-        agreement: the share of the ten best images by float16 that auto keeps among the ten best.
+        agreement: with --codec auto, the share of float16's ten best images that must stay among the ten
+            best.
         progress: draw a progress bar on stderr.
-        workers: processes of this machine that share the checking of the embedding's files.
-        engine: local, or ray: the tasks of a Ray cluster share it, and INDEX is a folder all nodes see.
+        workers: processes of this machine that check the embedding's files.
+        engine: local, or ray: the tasks of a Ray cluster check them, and INDEX is a folder all nodes see.
         address: HOST:PORT of the Ray cluster; without one a cluster of --workers is started here.
     """
     if embeddings is None:
@@ -222,7 +223,7 @@ def add(
         images: folder of the images, where a dataset does not say.
         format: the dataset's format, where it cannot be told from the path.
         columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.
-        prefix: put before every id, to tell two folders with the same file names apart.
+        prefix: a text before every id, to tell two folders with the same file names apart.
         device: where to embed: "auto", "cpu" or "cuda".
         progress: draw a progress bar on stderr.
         store: the PostgreSQL database of the index, as postgresql://USER@HOST/DATABASE; by default the one in

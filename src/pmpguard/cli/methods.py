@@ -64,7 +64,7 @@ def methods(name: str = "", /) -> MethodList | MethodHelp:
     """List the training methods, or the settings of one.
 
     Args:
-        name: a method whose settings to list, or package.module:Class of your own; all methods by default
+        name: a method whose settings to list, or package.module:Class of your own; all methods by default.
     """
     if name:
         return MethodHelp(name, find_method(name))

@@ -84,7 +84,8 @@ def help_text(verb: str, description: str, actions: Iterable[argparse.Action], *
 def is_option(action: argparse.Action) -> bool:
     """Whether an action takes a value of the verb's own; groups and the parser's own words do not."""
     own = {"help", "config", "json", "allow_outside", "print_config"}
-    return action.dest not in own and getattr(action, "_typehint", None) is not None
+    asks_for_help = action.dest.endswith(".help")  # jsonargparse's own, one for each group of settings
+    return action.dest not in own and not asks_for_help and getattr(action, "_typehint", None) is not None
 
 
 def is_common(verb: str, name: str) -> bool:

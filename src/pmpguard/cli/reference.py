@@ -38,18 +38,24 @@ def verb_section(verb: str) -> str:
     words = [a for a in actions if not a.option_strings]
     usage = " ".join(f"[{a.dest.upper()}]" if a.default is not None else a.dest.upper() for a in words)
     rows = [option_row(action) for action in actions]
-    table = "\n".join(["| option | value | default | |", "|---|---|---|---|", *rows]) if rows else ""
+    table = "\n".join(["| option | |", "|---|---|", *rows]) if rows else ""
     head = f"## pmpguard {verb} {{ #{anchor(verb)} }}"
     code = f"```text\n{' '.join(f'pmpguard {verb} {usage}'.split())} [options]\n```"
     return "\n\n".join(part for part in (head, code, about_verb(module, function), table) if part)
 
 
 def option_row(action: argparse.Action) -> str:
-    """A row of the table: name, kind of value, default, what it does."""
+    """A row of the table: name and kind of value; what it does, the choices, the default."""
     name = f"--{action.dest}" if action.option_strings else action.dest.upper()
     kind, usual = value_kind(getattr(action, "_typehint", None)), usual_value(action)
-    cells = [f"`{name}`", *(f"`{text}`" if text else "" for text in (kind, usual)), explanation(action)]
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    told = explanation(action)
+    if kind.startswith("{"):
+        told += f" One of {', '.join(f'`{choice}`' for choice in kind[1:-1].split(','))}."
+    elif kind and action.option_strings:
+        name += f" {kind}"
+    if usual:
+        told += f" Default: `{usual}`."
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in (f"`{name}`", told)) + " |"
 
 
 def anchor(verb: str) -> str:

@@ -112,25 +112,25 @@ def search(
             and used as it is from then on; `pmpguard up` brings it up to date.
         text: what to look for; may be left out to search by --image alone.
         k: how many hits to show.
-        image: an image to look for.
+        image: an image to search by, alone or beside the text.
         text_weight: how much the text counts when an image is given too, from 0 to 1.
-        kind: what to find: image or caption.
-        shortlist: how many candidates the fine score ranks.
-        box: west,south,east,north in degrees; only images whose bounds meet it.
-        near: longitude,latitude of a place, or west,south,east,north of one; without text and image the
+        kind: whether to find images or captions.
+        shortlist: how many of the images nearest by pooled vectors the model's own score orders.
+        box: only images whose bounds meet this box of degrees: west,south,east,north.
+        near: a place as longitude,latitude, or a box as west,south,east,north; without text and image the
             nearest images come first.
-        radius: only images at most so many kilometres from --near.
+        radius: only images within this many kilometres of --near.
         start: only images from this ISO 8601 time on.
         stop: only images up to this ISO 8601 time.
         where: a condition on metadata, as column=value or column<number (also <=, > and >=); give it several
             times for several, all of which must hold. column=value,column=other allows either value.
         explain: say which words speak for each image found, and where in it.
-        sheet: a PNG to draw the hits on.
-        geojson: a file for the footprints of the hits.
-        geoparquet: a GeoParquet file for the hits.
-        csv: a CSV file for the hits.
-        stac: a folder for the hits as a STAC collection.
-        device: "auto", "cpu" or "cuda".
+        sheet: a PNG file to write, with the images found side by side.
+        geojson: a GeoJSON file to write, with the footprints of the hits.
+        geoparquet: a GeoParquet file to write, with a row for each hit.
+        csv: a CSV file to write, with a row for each hit.
+        stac: a folder to write the hits to as a STAC collection.
+        device: where the model runs: "auto", "cpu" or "cuda".
         model: the model for a folder of images that has no index yet; by default the small one that comes
             with pmpguard.
         store: the PostgreSQL database of the index, as postgresql://USER@HOST/DATABASE; by default the one in

@@ -31,11 +31,12 @@ def serve(
     Args:
         index: the folder of the index.
         beside: another index, of the same images by another model, to compare with on the page.
-        host: the address to listen on; only this machine can reach the usual one.
+        host: the address to listen on; the default is reachable from this machine alone.
         port: the port to listen on, 0 for any free one.
-        token: clients must send it as `Authorization: Bearer TOKEN`; the page's address carries it.
+        token: a secret that clients must send as `Authorization: Bearer TOKEN`; the printed address carries
+            it.
         model: the model directory, where the index should not use its own copy.
-        device: "auto", "cpu" or "cuda".
+        device: where the model runs: "auto", "cpu" or "cuda".
         store: the PostgreSQL database of the index, as postgresql://USER@HOST/DATABASE; by default the one in
             PMPGUARD_STORE, or where the index was built.
         trusted_proxy: the address or network of a reverse proxy whose X-Forwarded-For is believed, so that

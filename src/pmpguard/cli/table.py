@@ -126,12 +126,12 @@ def table(
         out: folder of the tables, by default tables/NAME-OF-THE-RECIPE.
         render_only: run nothing, render the recorded rows, those of other settings included.
         keep_models: keep each run's folder with its model and metrics.
-        lines: only these lines of the recipe.
+        lines: run only these lines of the recipe.
         rates: mismatch rates to run, for example [0.2,0.8].
-        levels: of the noise, caption or image.
-        seeds: of noise and training.
+        levels: levels of the noise to run: caption, image, or both.
+        seeds: seeds of noise and training to run.
         dataset: a dataset in any known format, or "scenes" for the synthetic scenes.
-        datasets: several of them, for recipes that have more than one.
+        datasets: several datasets, for recipes that have more than one.
         images: folder of the images, where they are not beside the pairs.
         scenes: number of scenes of the synthetic scenes.
         rows: the JSONL file that collects the rows.

@@ -42,7 +42,7 @@ def tile(
         min_valid: leave out tiles with a smaller share of pixels that hold data.
         nodata: a value that means no data, where the scene does not say so itself.
         format: file format of the tiles, png or jpeg.
-        quality: of jpeg, 1 to 100.
+        quality: quality of jpeg tiles, 1 to 100.
         progress: draw a progress bar on stderr.
     """
     if out is None:

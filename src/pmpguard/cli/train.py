@@ -182,7 +182,7 @@ def evaluate(
             pooled, pooled+awareness).
         shortlist: re-rank only this many candidates found by pooled vectors; by default all pairs are scored.
         bootstrap: resamples for the 95 % interval, 0 for none.
-        device: "auto", "cpu" or "cuda".
+        device: where the model runs: "auto", "cpu" or "cuda".
         hold_out: as in training, for a dataset without splits of its own.
         format: the dataset's format, where it cannot be told from the path.
         columns: names of unusual columns: image=COLUMN,caption=COLUMN, several captions as A+B.

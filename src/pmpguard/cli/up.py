@@ -36,14 +36,17 @@ def up(
 
     Args:
         folder: images, a dataset in any known format, tar shards, or one image.
-        model: a model directory; not needed once there is an index, which keeps its own copy.
-        index: the folder of the index; by default FOLDER/.pmpguard/index, beside a file .pmpguard-FILE/index.
-        tile: cut GeoTIFF scenes into tiles of this many pixels a side first; 0 takes images as they are. By
-            default as the index was made, at first 0.
-        host: the address to listen on; only this machine can reach the usual one.
+        model: the model directory, or hub:ORG/NAME; by default the index's own copy, or for a new index the
+            small model that comes with pmpguard.
+        index: the folder of the index; by default FOLDER/.pmpguard/index, or .pmpguard-FILE/index beside a
+            file.
+        tile: pixels a side of the tiles that GeoTIFF scenes are cut into first; 0 takes images as they are.
+            By default as the index was made, 0 for a new one.
+        host: the address to listen on; the default is reachable from this machine alone.
         port: the port to listen on, 0 for any free one.
-        token: clients must send it as `Authorization: Bearer TOKEN`; the page's address carries it.
-        device: "auto", "cpu" or "cuda".
+        token: a secret that clients must send as `Authorization: Bearer TOKEN`; the printed address carries
+            it.
+        device: where the model runs: "auto", "cpu" or "cuda".
         progress: draw a progress bar on stderr.
         images: the folder of a dataset's images, where the dataset does not say.
         format: the dataset's format, where it cannot be told from the path.

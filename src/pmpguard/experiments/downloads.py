@@ -30,7 +30,7 @@ DOWNLOADS = {
     "ucm": Download(
         "UCM-Captions (2,100 images, five captions each)",
         "https://github.com/201528014227051/RSICD_optimal, Other Datasets Source",
-        ("dataset.json", "images/"),
+        ("dataset_ucm.json", "images/"),
     ),
     "rsitmd": Download(
         "RSITMD (4,743 images, five captions each)",

@@ -53,7 +53,7 @@ class NoiseConfig:
         rate: share of the pairs (or images) that are mismatched.
         level: "caption" replaces single captions, "image" all captions of an image.
         seed: seed of the corruption; by default the run's own.
-        file: a saved corruption to use instead of a drawn one.
+        file: a noise file that `pmpguard corrupt` wrote, to use instead of drawing one.
     """
 
     rate: float = 0.0

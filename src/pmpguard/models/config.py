@@ -36,7 +36,8 @@ class AwarenessConfig:
     """Awareness attention and its boundary.
 
     Args:
-        input: the encoder's fragments (`raw`) or those gated by cross-gated attention.
+        input: what awareness attention reads: the encoder's fragments (`raw`) or those gated by cross-gated
+            attention.
         direction: words look for regions, or `both` ways.
         sharpness: factor of similarities in the softmax over regions.
         at_test: the boundary outside training, `safe` (mu+ - 3 sigma+) or the learned `t_k`.
@@ -57,7 +58,7 @@ class HeadConfig:
     """A step after the encoders that a method asked for; none by default.
 
     Args:
-        name: which step; a method chooses it.
+        name: whose head scores the pairs; a method chooses it.
         attention_heads: number of heads of its attention layers.
         dropout: share of its activations that are dropped in training.
         scenes: number of scene classes that PIR's instruction vector knows.
@@ -109,7 +110,7 @@ class RetrieverConfig:
         max_tokens: longest caption in tokens; the rest of a longer one is not read.
         ranking: score that ranks items: `awareness` (S of the paper), `gated` (cross-gated cosine), `pooled`
             (cosine of pooled vectors) or a sum; or `head`, the head's own score.
-        ranking_weight: how often gated or pooled counts in a sum.
+        ranking_weight: weight of the gated or pooled score in a sum.
         temperature: temperature of the contrastive loss at the start; it is learned.
         multi_scale: regions hold what earlier stages of the vision encoder saw there, too.
         dropout: share of the encoders' features that the projections do not see in training.

@@ -48,8 +48,8 @@ class TrainConfig:
 
     Args:
         method: a known method, or package.module:Class of your own.
-        preset: a preset of the method's settings.
-        settings: settings of the method that differ from the preset.
+        preset: the preset of the method's settings to start from.
+        settings: settings of the method that differ from the preset: --train.settings.NAME VALUE.
         model: encoders and modules.
         epochs: passes over the pairs.
         batch_size: captions per step, over all processes.
