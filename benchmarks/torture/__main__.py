@@ -41,13 +41,14 @@ def database() -> Iterator[str | None]:
     """A PostgreSQL of our own, where the wheel of one is installed."""
     sys.path.append(str(Path(__file__).parents[2] / "tests"))
     try:
-        from helpers.live_postgres import live_postgres, programs
+        from helpers.live_postgres import PASSWORD, live_postgres, programs
 
         programs()
     except (ImportError, AssertionError):
         yield None
         return
     with live_postgres() as live:
+        os.environ["PGPASSWORD"] = PASSWORD  # no index keeps it
         yield live.url()
 
 
