@@ -58,7 +58,8 @@ def fill_disk(command: Command, made: Artefacts, work: Path, times: int, seed: i
     start, scratch, place = work / "start", work / "scratch", work / "place"
     prepared(command, made, start, scratch)
     chance, room = random.Random(f"{seed} {command.name}"), bytes_of(work / "undisturbed") - bytes_of(start)
-    longest = max(path.stat().st_size for path in (work / "undisturbed").rglob("*") if path.is_file())
+    changed = (name for name, digest in known.files.items() if known.files_before.get(name) != digest)
+    longest = max(((work / "undisturbed" / name).stat().st_size for name in changed), default=0)
     hit, troubles, mounts = 0, [], 0
     for _ in range(5 * times):
         if hit == times:

@@ -23,7 +23,9 @@ KINDS_OF_RUNS = (
     ("two processes, distilled", "distilled", 2),
 )  # fmt: skip
 # What times the run, names its folder, or holds what a run that was struck has less or more of.
-BESIDE = ("environment.json", "checkpoints/**", "*/checkpoints/**", "*.md", "manifest.json")
+BESIDE = (
+    "environment.json", "checkpoints/**", "*/checkpoints/**", "tensorboard/*", "*.md", "manifest.json",
+)  # fmt: skip
 OTHER_DATA, REFUSED = "other data", "cannot be resumed: dataset"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from pmpguard.data.arrays import save_array
 from pmpguard.errors import ConfigError, DataError
 from pmpguard.files import atomic_output, write_atomic
 from pmpguard.noise.inject import Corruption, in_split
@@ -51,7 +52,7 @@ def _moves(corruption: Corruption) -> tuple[npt.NDArray[np.int64], npt.NDArray[n
 def save_index(index: npt.NDArray[np.int64], path: Path) -> None:
     """A plain `.npy` array."""
     with atomic_output(path) as stream:
-        np.save(stream, index, allow_pickle=False)
+        save_array(stream, index)
 
 
 def save_rrsitr(corruption: Corruption, path: Path) -> None:

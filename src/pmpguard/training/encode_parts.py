@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pmpguard.data.arrays import save_array
 from pmpguard.data.images.sources import StreamedImages
 from pmpguard.data.row_files import open_rows, write_rows
 from pmpguard.device import encoder_precision
@@ -42,7 +43,7 @@ def pooled_features_in_parts(
         write_rows(split.table.take(split.table.first_rows), folder / "images.arrow")
         for name, values in (("ids", split.tokens.ids), ("mask", split.tokens.mask)):
             with atomic_output(folder / f"{name}.npy") as stream:
-                np.save(stream, values.cpu().numpy(), allow_pickle=False)
+                save_array(stream, values.cpu().numpy())
         settings = {"folder": str(folder), "batch": split.batch, "precision": split.precision}
         counts: dict[Kind, int] = {"images": len(split.images), "captions": len(split.tokens)}
         parts: dict[Kind, list[Part]] = {
@@ -93,7 +94,7 @@ def encode_part(
             ]
             found = [text_features(retriever, words).pooled.float().cpu() for words in tokens]
     with atomic_output(Path(out)) as stream:
-        np.save(stream, torch.cat(found).numpy(), allow_pickle=False)
+        save_array(stream, torch.cat(found).numpy())
 
 
 @lru_cache(maxsize=1)

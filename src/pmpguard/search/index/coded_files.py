@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from pmpguard.data.arrays import save_array
 from pmpguard.errors import DataError
 from pmpguard.files import read_json, sha256_file, write_json
 from pmpguard.search.codec import CodecSpec, FragmentCodec
@@ -41,7 +42,7 @@ def save_codecs(codecs: Codecs, folder: Path) -> None:
         described[kind] = codec.described()
         if codec.basis is not None:
             with matrix_file(folder, kind).open("wb") as stream:
-                np.save(stream, codec.basis, allow_pickle=False)
+                save_array(stream, codec.basis)
             described[kind]["matrix"] = sha256_file(matrix_file(folder, kind))
     write_json(folder / CODECS, {"format": FORMAT, "codecs": described})
 

@@ -22,12 +22,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pmpguard.config import from_dict
+from pmpguard.data.arrays import save_array
 from pmpguard.data.formats.embeddings import read_metadata
 from pmpguard.data.images.decode import ImageProblem
 from pmpguard.errors import DataError, ModelError
@@ -124,7 +124,7 @@ def write_partition(
             }
         for name, array in arrays.items():
             with atomic_output(folder / file_name(name, number)) as stream:
-                np.save(stream, array, allow_pickle=False)
+                save_array(stream, array)
             hashes[file_name(name, number)] = sha256_file(folder / file_name(name, number))
         path = file_name(table, number, "parquet")
         with atomic_output(folder / path) as stream:

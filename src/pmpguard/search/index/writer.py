@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pmpguard.data.arrays import save_array
 from pmpguard.detection.mixture import MatchMixture
 from pmpguard.engine.hashing import hashing_by
 from pmpguard.engine.parts import ALONE, Engine
@@ -112,7 +113,7 @@ def write_version(
         description.write(temporary)
         for kind in KINDS:
             with removed_file(temporary, kind).open("wb") as stream:
-                np.save(stream, kinds[kind].removed, allow_pickle=False)
+                save_array(stream, kinds[kind].removed)
             if description.backend != "exact":  # which needs nothing but the vectors
                 stores += _write_vector_index(temporary, description, kind, kinds, before)
         if before is None or before.description.segments != description.segments:

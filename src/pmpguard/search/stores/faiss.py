@@ -221,9 +221,10 @@ class FaissIndex:
     def save(self, folder: Path) -> None:
         if self.index is not None:
             path = folder / self.file_name
-            try:
-                self.faiss.write_index(self.index, str(path))
-            except RuntimeError as error:
+            try:  # FAISS's own files lose their end on a full disk and say nothing
+                with path.open("wb") as stream:
+                    self.faiss.write_index(self.index, self.faiss.PyCallbackIOWriter(stream.write))
+            except (OSError, RuntimeError) as error:
                 message = f"{path}: could not be written ({str(error)[-200:]})"
                 raise FullDiskError(message, fix="free some disk space and try again") from error
             if self.measured:
