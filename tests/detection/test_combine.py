@@ -93,3 +93,24 @@ def test_refining_keeps_the_first_fit_where_nothing_matches() -> None:
     np.testing.assert_array_equal(
         refined_discriminant(labelled, wrong).weights, fit_discriminant(labelled, wrong).weights
     )
+
+
+def rarely_agreeing(count: int = 8000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Evidence (N, 2), null evidence and which rows match: content tells of all, agreement plainly of some."""
+    draw = np.random.default_rng(0)
+    matches = draw.random(count) < 0.2
+    agrees = matches & (draw.random(count) < 0.6)
+    content = draw.normal(size=count) + 1.5 * matches
+    agreement = draw.normal(size=count) + 10.0 * agrees
+    return np.stack([content, agreement], 1), draw.normal(size=(count, 2)), matches
+
+
+def test_a_part_that_tells_of_some_matches_does_not_decide_what_matches_are() -> None:
+    evidence, null, matches = rarely_agreeing()
+    own = refined_discriminant(evidence, null)
+    judged = refined_discriminant(evidence, null, judged_by=[0])
+    best = LogisticRegression(C=1e6).fit(evidence, matches).decision_function(evidence)
+    scores = [roc_auc_score(matches, score) for score in (own(evidence), judged(evidence), best)]
+    assert scores[0] + 0.01 < scores[1] and scores[1] > scores[2] - 0.005
+    everything = refined_discriminant(evidence, null, judged_by=[0, 1])
+    assert everything.weights.tolist() == own.weights.tolist()

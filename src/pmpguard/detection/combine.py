@@ -7,6 +7,7 @@ says nothing in this dataset (agreement when nearly all captions are wrong) gets
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -46,13 +47,25 @@ def weighted_sum(wrong: Array, weights: Array) -> Discriminant:
     return Discriminant(wrong.mean(0), np.where(scale > 0, scale, 1.0), weights)
 
 
-def refined_discriminant(labelled: Array, wrong: Array, rounds: int = 2) -> Discriminant:
+def refined_discriminant(
+    labelled: Array, wrong: Array, rounds: int = 2, judged_by: Sequence[int] = ()
+) -> Discriminant:
     """Fit, judge, and fit again to the matches: mismatched pairs among the labelled blur the first fit.
+
+    `judged_by` are the parts that say which pairs match, all by default. A part that some matches have much
+    of and most have little of, as agreement where few captions are right, makes matches of those it favours
+    and is fitted to them again; judged by others it counts as far as it goes.
 
     Where hardly any labelled pair looks like a match, the first fit is all there is. Of more than
     `FITTED_ROWS` pairs of a kind, evenly spaced ones are fitted.
     """
     labelled, wrong = (each[:: -(-len(each) // FITTED_ROWS) or 1] for each in (labelled, wrong))
+    if 0 < len(judged_by) < labelled.shape[1]:
+        own, null = (each[:, list(judged_by)] for each in (labelled, wrong))
+        judge = refined_discriminant(own, null, rounds)
+        p_match = fit_match_mixture(judge(own), judge(null), bootstrap=0).p_match
+        if p_match.sum() >= FEWEST_MATCHES:
+            return fit_discriminant(labelled, wrong, p_match)
     discriminant = fit_discriminant(labelled, wrong)
     for _ in range(rounds):
         p_match = fit_match_mixture(discriminant(labelled), discriminant(wrong), bootstrap=0).p_match

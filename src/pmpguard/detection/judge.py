@@ -233,7 +233,8 @@ def _discriminant(
     """Learned from what is held out, else as known, else from all labelled pairs."""
     if counted is None and known is not None and all(name in known for name in names):
         return weighted_sum(null, np.array([known[name] for name in names]))
-    return refined_discriminant(observed if counted is None else observed[counted], null)
+    own = [place for place, name in enumerate(names) if name != CAPTION_AGREEMENT]
+    return refined_discriminant(observed if counted is None else observed[counted], null, judged_by=own)
 
 
 def _mismatched_together(names: tuple[str, ...], observed: Array, null: Array, image_of: Tensor) -> bool:
