@@ -96,7 +96,7 @@ def test_refining_keeps_the_first_fit_where_nothing_matches() -> None:
 
 
 def rarely_agreeing(count: int = 8000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Evidence (N, 2), null evidence and which rows match: content tells of all, agreement plainly of some."""
+    """Evidence (N, 2), null evidence and which rows match: content is of all, agreement of some."""
     draw = np.random.default_rng(0)
     matches = draw.random(count) < 0.2
     agrees = matches & (draw.random(count) < 0.6)
