@@ -71,7 +71,7 @@ $(VENV)-peers/.installed: Makefile
 
 $(VENV)-exports/.installed: Makefile
 	test -x $(VENV)-exports/bin/python || $(PYTHON) -m venv $(VENV)-exports
-	$(VENV)-exports/bin/pip install --quiet fiftyone==1.22.1 geopandas==1.2.0 label-studio-sdk==2.1.2
+	$(VENV)-exports/bin/pip install --quiet fiftyone==1.22.1 geopandas==1.2.0 pyarrow label-studio-sdk==2.1.2
 	touch $@
 
 clean:

@@ -237,7 +237,7 @@ def test_kernels_reach_what_the_documents_say() -> None:
 
 def test_other_libraries_gave_the_same() -> None:
     (found,) = rows_of(RESULTS / "peers.json")
-    assert set(found["tests"]) == {"passed"} and len(found["versions"]) == 7
+    assert set(found["tests"]) == {"passed"} and len(found["versions"]) == 8
     differences = {name: value for name, value in found["measured"].items() if name.startswith("difference")}
     moved = {name: value for name, value in differences.items() if name.endswith("with torchvision")}
     assert len(moved) == 2 and 0.004 < min(moved.values()) < max(moved.values()) < 0.007  # as the page says
@@ -245,3 +245,4 @@ def test_other_libraries_gave_the_same() -> None:
     assert max(found["measured"][f"recall, {name}"] for name in ("open_clip", "clip_benchmark")) < 1e-4
     assert found["measured"]["models that open_clip knows"] == 144
     assert found["measured"]["of them converted"] == 31
+    assert found["measured"]["rows in geopandas"] == 300

@@ -149,7 +149,7 @@ def test_the_footer_holds_to_the_rules_of_its_format(written):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not PEERS, reason="PMPGUARD_EXPORT_PEERS names no Python with geopandas")
-def test_geopandas_reads_it_and_an_area_of_it(written, record_property):
+def test_the_real_geopandas_reads_it_and_an_area_of_it(written, record_property):
     path, bounds, _ = written
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [str(PEERS), str(READER), str(path)]
