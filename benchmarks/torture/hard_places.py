@@ -22,7 +22,7 @@ from torture.rounds import Undisturbed, last_line, prepared, trouble_after, trou
 
 CLOCK = Path(__file__).with_name("clock.c")
 SMALLEST_DISK = 1 << 20  # bytes a command writes; for less, its files may not become larger than this or that
-SAID = 2048  # bytes that what a command says may take, which goes to a file, too
+SAID, LEAST_SAID = 2048, 512  # bytes that what a command says may take, which goes to a file, too
 CLEAR = ("could not be written", "No space left", "File too large", "free some disk space")
 REFUSED = ("is being written by", "exists already", "nothing was removed")
 
@@ -60,7 +60,7 @@ def fill_disk(command: Command, made: Artefacts, work: Path, times: int, seed: i
     chance, room = random.Random(f"{seed} {command.name}"), bytes_of(work / "undisturbed") - bytes_of(start)
     changed = (name for name, digest in known.files.items() if known.files_before.get(name) != digest)
     longest = max(((work / "undisturbed" / name).stat().st_size for name in changed), default=0)
-    hit, troubles, mounts = 0, [], 0
+    hit, troubles, mounts, least = 0, [], 0, SAID
     for _ in range(5 * times):
         if hit == times:
             break
@@ -69,10 +69,11 @@ def fill_disk(command: Command, made: Artefacts, work: Path, times: int, seed: i
         with small_disk(place, size if room >= SMALLEST_DISK else 0) as mounted:
             shutil.copytree(start, place, dirs_exist_ok=True)
             run = partial(command.run, made, place)
-            largest = SAID + int(chance.random() * max(0, longest - SAID))
+            largest = least + int(chance.random() * max(0, longest - least))
             outcome = apart(run if mounted else partial(limited, run, largest), scratch)
             mounts += mounted
-            if not outcome.code:
+            if not outcome.code:  # all it writes, and does not link, fits
+                longest, least = (longest, least) if mounted else (largest, LEAST_SAID)
                 continue
             hit += 1
             trouble = trouble_of_full_disk(command, known, outcome, place, scratch)

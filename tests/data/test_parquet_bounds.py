@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from helpers.arrow_memory import counted_memory
 
 from pmpguard.data import parquet_bounds
 from pmpguard.data.formats import read_pairs
@@ -67,13 +68,8 @@ def test_repeated_text_is_refused_before_it_is_written_out_wherever_it_lies(tmp_
     monkeypatch.setattr(parquet_bounds, "MIN_BYTES", 1 << 22)
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"caption": column}), path)
-    usual, counting = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
-    pa.set_memory_pool(counting)
-    try:
-        with pytest.raises(DataError, match=r"a\.parquet: [\d,]+ bytes or more"):
-            read_bounded(path)
-    finally:
-        pa.set_memory_pool(usual)
+    with counted_memory() as counting, pytest.raises(DataError, match=r"a\.parquet: [\d,]+ bytes or more"):
+        read_bounded(path)
     assert path.stat().st_size < 40_000 and 0 < counting.max_memory() < 1 << 21
 
 

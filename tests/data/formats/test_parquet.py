@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import format_examples as examples
+from helpers.arrow_memory import counted_memory
 
-from pmpguard.data import parquet_images
 from pmpguard.data.formats import read_pairs
 from pmpguard.data.formats.shards import image_bytes
 from pmpguard.data.images.decode import load_pair_image
@@ -62,13 +62,8 @@ def test_an_image_a_hundred_thousand_times_stays_one_in_memory(tmp_path: Path) -
     images = pa.DictionaryArray.from_arrays(pa.array(np.zeros(100_000, np.int32)), pa.array([b"x" * 10_000]))
     columns = {"image": pa.StructArray.from_arrays([images], ["bytes"])}
     path = write(tmp_path, columns, store_schema=False)
-    usual, counting = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
-    pa.set_memory_pool(counting)
-    try:
+    with counted_memory() as counting:
         assert read_table_image(path, "image/77777", 20_000) == b"x" * 10_000
-    finally:
-        pa.set_memory_pool(usual)
-        parquet_images._row_group.cache_clear()  # or it outlives the pool it lies in
     assert 0 < counting.max_memory() < 1 << 22
 
 
