@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from helpers.page_browser import until
 from helpers.report_pages import grey, press, shown_ranks, small_audit, text
 
 from pmpguard.audit.report import write_report
@@ -70,6 +71,7 @@ def test_issues_are_reached_by_keyboard(page):
     press(page, "i")
     assert page.evaluate("document.activeElement.id") == "issue"
     press(page, "ArrowDown")
+    until(page, "view.length === 1")  # a chosen option is told of later than a key
     assert shown_ranks(page) == [2]
     press(page, "Escape")
     assert page.evaluate("document.activeElement.id") == "list"
@@ -77,6 +79,7 @@ def test_issues_are_reached_by_keyboard(page):
     page.select_option("#issue", "")
     page.locator("#issues button").focus()
     press(page, "Enter")
+    until(page, "view.length === 1")
     assert shown_ranks(page) == [2]
 
 

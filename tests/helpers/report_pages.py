@@ -146,11 +146,11 @@ def decisions(page: Any) -> dict[str, Any]:
 
 
 def shown_ranks(page: Any) -> list[int]:
-    ranks = page.evaluate("[...view].map((row) => audit.rank[row])")
-    first = None
-    for _ in range(200 if ranks else 0):  # the list is drawn with the next frame
-        first = int(page.locator("#row-0 .rank").inner_text())
-        if first == ranks[0]:
+    ranks, first = [], None
+    for _ in range(500):  # the list is drawn with the next frame
+        ranks = page.evaluate("[...view].map((row) => audit.rank[row])")
+        first = int(page.locator("#row-0 .rank").inner_text()) if ranks else None
+        if not ranks or first == ranks[0]:
             break
         page.wait_for_timeout(20)
     assert first == (ranks[0] if ranks else None)
