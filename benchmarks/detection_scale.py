@@ -189,7 +189,7 @@ def main() -> None:
             str(options.threads),
         ]
         told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        sizes.append(json.loads(told.stdout.splitlines()[-1]))
+        sizes.append({**json.loads(told.stdout.splitlines()[-1]), "commit": current_commit()})
         print(json.dumps(sizes[-1]), flush=True)
         row = {
             "dim": [TEXT_DIM, IMAGE_DIM],

@@ -73,7 +73,8 @@ def main() -> None:
     options = parser.parse_args()
     known = json.loads(options.out.read_text()) if options.out.exists() else {"cases": {}}
     for case in options.cases:
-        known["cases"][case] = measured(case, options.scenes, options.device)
+        found = measured(case, options.scenes, options.device)
+        known["cases"][case] = {**found, "commit": current_commit()}
         print(case, known["cases"][case], flush=True)
         facts = {"scenes": options.scenes, "hardware": describe_hardware(options.device)}
         known |= {**facts, "commit": current_commit()}

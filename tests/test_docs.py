@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from helpers.page_commands import blocks, commands
-from helpers.search_examples import SCENES, make_world
+from helpers.search_examples import SCENES, make_own_folder
 
 from pmpguard.cli.main import VERBS, arranged, main
 from pmpguard.experiments.downloads import DOWNLOADS
@@ -57,10 +57,7 @@ RUN = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what README's examples start from: a dataset, a model, an index."""
     here = tmp_path_factory.mktemp("readme")
-    world, model = make_world(here)
-    world.rename(here / "my-dataset")
-    (here / "runs" / "first").mkdir(parents=True)
-    model.rename(here / "runs" / "first" / "model")
+    make_own_folder(here)
     with contextlib.chdir(here), contextlib.redirect_stdout(io.StringIO()):
         assert main(["embed", "my-dataset", "--model", "runs/first/model", "--out", "vectors"]) == 0
         assert main(["index", "build", "images/.pmpguard/index", "--embeddings", "vectors"]) == 0

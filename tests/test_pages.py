@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from helpers.geo_scene_files import write_scene
 from helpers.page_commands import commands
-from helpers.search_examples import make_world
+from helpers.search_examples import make_own_folder, only_images
 
 from pmpguard.cli import serve as serve_command
 from pmpguard.cli import train as train_command
@@ -54,17 +54,11 @@ SKIPPED = (
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the pages' reader has."""
     here = tmp_path_factory.mktemp("pages")
-    world, model = make_world(here)
-    world.rename(here / "my-dataset")
-    (here / "runs" / "first").mkdir(parents=True)
-    model.rename(here / "runs" / "first" / "model")
+    make_own_folder(here)
     shutil.copytree(here / "my-dataset", here / "imagery")
-    pictures = sorted((here / "imagery" / "images").iterdir())
     for name in ("images", "more/images"):
-        (here / name).mkdir(parents=True)
-        for picture in pictures[:8]:
-            shutil.copyfile(picture, here / name / picture.name)
-    shutil.copyfile(pictures[0], here / "one.png")
+        only_images(here / "my-dataset", here / name, 8)
+    shutil.copyfile(here / "images" / "scene-000000.png", here / "one.png")
     lines = [f"my-dataset/images/scene-{number:06d}.png,scene number {number}" for number in range(40)]
     (here / "pairs.csv").write_text("\n".join(["image,caption", *lines]) + "\n")
     draw = np.random.default_rng(0)

@@ -125,8 +125,7 @@ async def crowd(host: str, port: int, count: int, seconds: float, process: int) 
 def many_idle_clients(made: Artefacts, work: Path, count: int, seconds: float) -> dict[str, Any]:
     """A server with 1,024 files against so many clients that never ask."""
     with serving(work, "serve", made.index) as (child, address):
-        parts = urlsplit(address)
-        row = asyncio.run(crowd(str(parts.hostname), int(parts.port or 0), count, seconds, child.process))
+        row = asyncio.run(crowd(*host_and_port(address), count, seconds, child.process))
         log = len(child.said)
     troubles = [f"visitor: {name}" for name in row["visitor_answers"] if name != "200"]
     return {**row, "log_bytes": log, "held": not troubles and log < 20_000, "troubles": troubles}
@@ -189,13 +188,16 @@ async def mixed(
 GONE = "scene-000003,scene-000004"
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    parts = urlsplit(address)
+    return str(parts.hostname), int(parts.port or 0)
+
+
 def memory_of(index: Path, work: Path) -> float:
     """Megabytes of a fresh server that has answered a few questions."""
     with serving(work, "serve", index) as (child, address):
-        parts = urlsplit(address)
         for number in range(20):
-            asked = ask(str(parts.hostname), int(parts.port or 0), get(f"/search?text={number}"), "127.0.3.1")
-            asyncio.run(asked)
+            asyncio.run(ask(*host_and_port(address), get(f"/search?text={number}"), "127.0.3.1"))
         return own_megabytes(child.process)
 
 
@@ -212,9 +214,7 @@ def mixed_load(made: Artefacts, work: Path, seconds: float) -> dict[str, Any]:
     assert outcome.code == 0, outcome.said
     before = memory_of(index, work / "before")
     with serving(work / "server", "serve", index) as (child, address):
-        parts = urlsplit(address)
-        host, port = str(parts.hostname), int(parts.port or 0)
-        row = asyncio.run(mixed(host, port, seconds, child.process, made, index, work))
+        row = asyncio.run(mixed(*host_and_port(address), seconds, child.process, made, index, work))
     grown = memory_of(index, work / "after") - before
     row["index_grew_mb"] = round(grown, 1)
     allowed = {"200", "404 of a removed image"}

@@ -73,7 +73,8 @@ def fill_disk(command: Command, made: Artefacts, work: Path, times: int, seed: i
             outcome = apart(run if mounted else partial(limited, run, largest), scratch)
             mounts += mounted
             if not outcome.code:  # all it writes, and does not link, fits
-                longest, least = (longest, least) if mounted else (largest, LEAST_SAID)
+                if not mounted:
+                    longest, least = largest, LEAST_SAID
                 continue
             hit += 1
             trouble = trouble_of_full_disk(command, known, outcome, place, scratch)

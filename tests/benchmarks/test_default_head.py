@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -20,21 +20,17 @@ from pmpguard.models.encoded import Encoded
 from pmpguard.models.encoders.projection import Projection
 
 given_setting = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def recipe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    if not BENCHMARKS.is_dir():
-        pytest.skip("the benchmarks are not here")
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("default_head")
+def recipe(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("default_head")
 
 
 @pytest.fixture
-def fit(recipe: ModuleType) -> ModuleType:
+def fit(script: Callable[[str], ModuleType]) -> ModuleType:
     """The module that fits the maps."""
-    return importlib.import_module("default_head_fit")
+    return script("default_head_fit")
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-import importlib
 from collections import Counter
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import numpy as np
@@ -14,15 +13,10 @@ import torch
 
 from pmpguard.data.pairs import PairTable
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def track(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    if not BENCHMARKS.is_dir():
-        pytest.skip("the benchmarks are not here")
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("natural_noise")
+def track(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("natural_noise")
 
 
 def test_every_listed_pair_says_where_its_truth_is_known_from(track: ModuleType) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -19,13 +19,10 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
-def torture(monkeypatch: pytest.MonkeyPatch):
-    if not BENCHMARKS.is_dir():
-        pytest.skip("the benchmarks are not here")
-    monkeypatch.syspath_prepend(BENCHMARKS)
+def torture(script: Callable[[str], ModuleType]):
 
     def module(name: str) -> ModuleType:
-        return importlib.import_module(f"torture.{name}")
+        return script(f"torture.{name}")
 
     return module
 

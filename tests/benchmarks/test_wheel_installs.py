@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    if not BENCHMARKS.is_dir():
-        pytest.skip("the benchmarks are not here")
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("wheel_installs")
+def benchmark(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("wheel_installs")
 
 
 def test_a_command_is_timed_or_says_why_it_failed(benchmark: ModuleType, tmp_path: Path) -> None:

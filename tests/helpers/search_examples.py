@@ -37,6 +37,14 @@ def make_world(folder: Path) -> tuple[Path, Path]:
     return folder / "world", save_model(folder / "model", world.table.captions)
 
 
+def make_own_folder(folder: Path) -> None:
+    """What the commands of README and of the pages start from: a dataset, and a model for it."""
+    world, model = make_world(folder)
+    world.rename(folder / "my-dataset")
+    (folder / "runs" / "first").mkdir(parents=True)
+    model.rename(folder / "runs" / "first" / "model")
+
+
 def only_images(world: Path, target: Path, count: int) -> Path:
     """A folder of images without captions."""
     target.mkdir(parents=True)

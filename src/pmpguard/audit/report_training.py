@@ -75,10 +75,11 @@ def audit_training(
     columns = {name: table.column(name) for name in ("pair_id", "image", "split", "label")}
     rows = []
     for row, p in enumerate(p_match.tolist()):
+        flag = p < FLAGGED_BELOW
         verdicts = words.verdicts(row, with_regions=bool(rank[row] <= heat_maps))
         number = -1 if method.proposed_caption is None else int(method.proposed_caption[row])
         proposals: tuple[Proposal, ...] = ()
-        if p < FLAGGED_BELOW and number >= 0 and method.proposed_probability is not None:
+        if flag and number >= 0 and method.proposed_probability is not None:
             probability = float(method.proposed_probability[row])
             proposals = (proposal(texts, number, probability, source[number], pairs, words, row),)
         rows.append(
@@ -89,9 +90,9 @@ def audit_training(
                 split=columns["split"][row],
                 label=columns["label"][row] or "",
                 p_match=p,
-                flag=p < FLAGGED_BELOW,
+                flag=flag,
                 rank=int(rank[row]),
-                words=verdicts if p < FLAGGED_BELOW or any(word.wrong for word in verdicts) else (),
+                words=verdicts if flag or any(word.wrong for word in verdicts) else (),
                 grid=pairs.grid,
                 proposals=proposals,
             )

@@ -26,7 +26,7 @@ from pmpguard.detection.outside_judge import JUDGE, NOT_COUNTED, agrees
 from pmpguard.errors import DataError
 
 Rows = npt.NDArray[np.bool_]
-FLAGGED_BELOW = 0.3  # so that nearly nine in ten flags are right where images have one caption
+FLAGGED_BELOW = 0.3  # so that more than eight in ten flags are right where images have one caption
 FEW_PAIRS = 100  # under so many the noise rate is hardly more than a guess
 MOSTLY_MISMATCHED = 0.7
 HARDLY_ANY_MATCH = 0.03  # under this share of matches, evidence that says nothing looks the same

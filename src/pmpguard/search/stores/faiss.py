@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pmpguard.errors import DataError, FullDiskError, require
-from pmpguard.files import read_json, write_json
+from pmpguard.errors import DataError, require
+from pmpguard.files import full_disk_named, read_json, write_json
 from pmpguard.search.query import NO_FILTERS, Filters
 from pmpguard.search.stores import (
     NO_ROW,
@@ -221,12 +221,9 @@ class FaissIndex:
     def save(self, folder: Path) -> None:
         if self.index is not None:
             path = folder / self.file_name
-            try:  # FAISS's own files lose their end on a full disk and say nothing
-                with path.open("wb") as stream:
-                    self.faiss.write_index(self.index, self.faiss.PyCallbackIOWriter(stream.write))
-            except (OSError, RuntimeError) as error:
-                message = f"{path}: could not be written ({str(error)[-200:]})"
-                raise FullDiskError(message, fix="free some disk space and try again") from error
+            with full_disk_named(path), path.open("wb") as stream:
+                # FAISS's own files lose their end on a full disk and say nothing
+                self.faiss.write_index(self.index, self.faiss.PyCallbackIOWriter(stream.write))
             if self.measured:
                 write_json(path.with_suffix(".json"), self.measured)
 
